@@ -1,0 +1,84 @@
+# Stormbed's commands. `make testbed` and `make test` work on a fresh Debian 12 machine as root: each
+# installs what it lacks and starts no system service.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TESTBED := $(BIN)/testbed
+NAME ?= stormbed
+
+# torch's newer and older releases are not interchangeable with what the process group subclass was checked on.
+TORCH := torch==2.13.0
+# An index of CPU builds saves gigabytes where the default index serves CUDA builds.
+TORCH_INDEX ?=
+
+DEBIAN_PACKAGES := mininet openvswitch-switch openssh-server openssh-client prometheus iproute2 ethtool \
+	iputils-ping util-linux tini python3-venv
+
+.DEFAULT_GOAL := help
+.PHONY: help setup testbed down test test-unit test-emulated lint bench demo clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+# --- Installing -------------------------------------------------------------------------------------------
+
+setup: $(VENV)/.debian $(VENV)/.emulation ## Install what is missing (Debian packages as root, a .venv)
+
+$(VENV)/bin/python: | $(VENV)/.debian
+	@echo "setup: creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# The stamp is only trusted while every package is still installed: machines change under a checkout.
+.PHONY: $(VENV)/.debian
+$(VENV)/.debian:
+	@bash testbed/setup/debian.sh $(DEBIAN_PACKAGES)
+
+$(VENV)/.emulation: setup.cfg Makefile $(VENV)/bin/python
+	@echo "setup: $(TORCH)"
+	@$(BIN)/pip install -q $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	@echo "setup: stormbed and its Python packages"
+	@$(BIN)/pip install -q -e '.[emulation,dev]'
+	@touch $@
+
+# --- Using ------------------------------------------------------------------------------------------------
+
+testbed: setup ## Bring up the NetStorm-9 WAN, train across it under two schedulers, leave it standing
+	@$(TESTBED) doctor
+	@$(TESTBED) up netstorm-9 --name $(NAME) --reuse
+	@$(TESTBED) run quickstart --name $(NAME)
+	@$(TESTBED) next-steps --name $(NAME)
+
+down: ## Take the testbed away
+	@$(TESTBED) down $(NAME)
+
+# The simulated world needs no root, no Debian package, neither torch nor mininet.
+DEMO_BIN = $(if $(wildcard $(VENV)/.emulation),$(BIN),.venv-demo/bin)
+demo: ## Every scheduler on NetStorm-9, simulated, beside the proven bound (no root)
+	@test -x $(DEMO_BIN)/testbed || { echo "demo: creating .venv-demo"; \
+		$(PYTHON) -m venv .venv-demo && .venv-demo/bin/pip install -q -e .; }
+	@$(DEMO_BIN)/testbed demo
+
+# --- Checking ---------------------------------------------------------------------------------------------
+
+lint: setup ## ruff, mypy, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+test: setup lint ## Everything: lint, unit tests, emulated tests (as root)
+	@$(BIN)/pytest tests
+
+test-unit: setup ## Only what needs no root
+	@$(BIN)/pytest tests/unit
+
+test-emulated: setup ## Only the tests on real testbeds (root)
+	@$(BIN)/pytest tests/emulated
+
+bench: setup ## Measure, and write the tables under docs/
+	@$(BIN)/python benchmarks/simulation.py
+
+clean: ## Remove what earlier testbeds left and what was built here
+	@if [ -x $(TESTBED) ]; then $(TESTBED) clean; fi
+	@rm -rf $(VENV) .venv-demo build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -17,25 +17,25 @@ DEBIAN_PACKAGES := mininet openvswitch-switch openssh-server openssh-client prom
 	iputils-ping util-linux tini python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup testbed down test test-unit test-emulated lint bench demo clean
+.NOTPARALLEL:
+.PHONY: help setup debian testbed down test test-unit test-emulated lint bench demo clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 # --- Installing -------------------------------------------------------------------------------------------
 
-setup: $(VENV)/.debian $(VENV)/.emulation ## Install what is missing (Debian packages as root, a .venv)
+setup: debian $(VENV)/.emulation ## Install what is missing (Debian packages as root, a .venv)
 
-$(VENV)/bin/python: | $(VENV)/.debian
+# No stamp: machines change under a checkout, and asking dpkg takes a tenth of a second.
+debian:
+	@bash testbed/setup/debian.sh $(DEBIAN_PACKAGES)
+
+$(VENV)/bin/python:
 	@echo "setup: creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# The stamp is only trusted while every package is still installed: machines change under a checkout.
-.PHONY: $(VENV)/.debian
-$(VENV)/.debian:
-	@bash testbed/setup/debian.sh $(DEBIAN_PACKAGES)
-
-$(VENV)/.emulation: setup.cfg Makefile $(VENV)/bin/python
+$(VENV)/.emulation: setup.cfg Makefile | $(VENV)/bin/python
 	@echo "setup: $(TORCH)"
 	@$(BIN)/pip install -q $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	@echo "setup: stormbed and its Python packages"
@@ -62,7 +62,7 @@ demo: ## Every scheduler on NetStorm-9, simulated, beside the proven bound (no r
 
 # --- Checking ---------------------------------------------------------------------------------------------
 
-lint: setup ## ruff, mypy, import-linter
+lint: $(VENV)/.emulation ## ruff, mypy, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
@@ -70,13 +70,13 @@ lint: setup ## ruff, mypy, import-linter
 test: setup lint ## Everything: lint, unit tests, emulated tests (as root)
 	@$(BIN)/pytest tests
 
-test-unit: setup ## Only what needs no root
+test-unit: $(VENV)/.emulation ## Only what needs no root
 	@$(BIN)/pytest tests/unit
 
 test-emulated: setup ## Only the tests on real testbeds (root)
 	@$(BIN)/pytest tests/emulated
 
-bench: setup ## Measure, and write the tables under docs/
+bench: $(VENV)/.emulation ## Measure, and write the tables under docs/
 	@$(BIN)/python benchmarks/simulation.py
 
 clean: ## Remove what earlier testbeds left and what was built here

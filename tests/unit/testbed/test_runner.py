@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed import runner
+from testbed.events import EventLog, read_events
+from topologies.errors import CannotHonourError, DeadlineError
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as events:
+        runner.use_event_log(events)
+        yield path
+        runner.use_event_log(None)
+
+
+def test_returns_output_and_status() -> None:
+    done = runner.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout=5, check=False)
+    assert (done.returncode, done.stdout, done.stderr, done.ok) == (3, "out\n", "err\n", False)
+
+
+def test_passes_input_and_environment() -> None:
+    done = runner.run(["sh", "-c", "cat; echo $WORD"], timeout=5, input="abc", env={"WORD": "w", "PATH": os.environ["PATH"]})
+    assert done.stdout == "abcw\n"
+
+
+def test_a_failing_command_is_an_error_that_quotes_it() -> None:
+    with pytest.raises(runner.CommandError, match=r"sh -c .* ended with status 4: no such thing") as caught:
+        runner.run(["sh", "-c", "echo no such thing >&2; exit 4"], timeout=5)
+    assert caught.value.completed.returncode == 4
+
+
+def test_a_command_ended_by_a_signal_is_named() -> None:
+    with pytest.raises(runner.CommandError, match="was ended by SIGKILL"):
+        runner.run(["sh", "-c", "kill -9 $$"], timeout=5)
+
+
+def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CannotHonourError, match="tini is not installed .apt-get install tini.") as caught:
+        runner.run(["tini", "--version"], timeout=5)
+    assert caught.value.exit_code == 4
+
+
+def test_the_deadline_kills_the_command_and_its_children(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    started = time.monotonic()
+    with pytest.raises(DeadlineError, match="waited 0.5 s for the command sh"):
+        runner.run(["sh", "-c", f"sleep 60 & echo $! > {pid_file}; wait"], timeout=0.5)
+    assert time.monotonic() - started < 5
+    child = int(pid_file.read_text())
+    deadline = time.monotonic() + 5
+    while _running(child):
+        assert time.monotonic() < deadline, "the child outlived its parent's deadline"
+        time.sleep(0.01)
+
+
+def test_every_command_leaves_a_line(log: Path) -> None:
+    runner.run(["true"], timeout=5)
+    runner.run(["sh", "-c", "echo broken >&2; exit 1"], timeout=5, check=False)
+    first, second = read_events(log, "command")
+    assert first["argv"] == ["true"] and first["status"] == 0 and "stderr" not in first
+    assert second["status"] == 1 and second["stderr"] == "broken"
+
+
+def test_long_commands_are_shortened_in_messages() -> None:
+    assert len(runner.command_text(["echo", "x" * 500])) == 160
+
+
+def _running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,7 +1,7 @@
 """The event log: what happened to a testbed and when, one JSON object a line.
 
-Every line carries `t_s` (unix time), `monotonic_ns` (CLOCK_MONOTONIC, comparable between all processes and sites of
-one machine) and `kind`. Lines are appended whole, so that several processes may write one log.
+Every line carries `t_s` (unix time), `monotonic_ns` (CLOCK_MONOTONIC, comparable between all processes and
+sites of one machine) and `kind`. Lines are appended whole, so that several processes may write one log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ class EventLog:
         clash = _RESERVED.intersection(fields)
         if clash:
             raise ValueError(f"the event field {sorted(clash)[0]!r} is written by the log itself")
-        event: dict[str, object] = {"t_s": time.time(), "monotonic_ns": time.monotonic_ns(), "kind": kind, **fields}
+        event: dict[str, object] = {
+            "t_s": time.time(),
+            "monotonic_ns": time.monotonic_ns(),
+            "kind": kind,
+            **fields,
+        }
         # One write of one line: appends below the file's lock, so lines of several writers do not mix.
         os.write(self._fd, (json.dumps(event, default=str) + "\n").encode())
 
@@ -52,7 +57,7 @@ class EventLog:
 
 
 def read_events(path: Path | str, kind: str | None = None) -> Iterator[dict[str, Any]]:
-    """The events of a log in order, or those of one kind. A torn last line, of a writer that died, is left out."""
+    """The events of a log in order, or those of one kind. A torn line, of a writer that died, is left out."""
     try:
         text = Path(path).read_text(errors="replace")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The one runner for external commands: checked status, captured output, a deadline, a line in the event log."""
+"""The one runner for external commands: checked status, captured output, deadline, a line in the event log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from testbed.events import EventLog
@@ -104,7 +105,9 @@ def run(
             start_new_session=True,
         )
     except FileNotFoundError:
-        raise CannotHonourError(f"the program {argv[0]} is not installed", hint=_install_hint(argv[0])) from None
+        raise CannotHonourError(
+            f"the program {argv[0]} is not installed", hint=_install_hint(argv[0])
+        ) from None
     except PermissionError as error:
         raise CannotHonourError(f"the program {argv[0]} cannot be started: {error.strerror}") from None
     try:
@@ -165,5 +168,5 @@ def _ending(returncode: int) -> str:
 
 
 def _install_hint(program: str) -> str:
-    package = _PACKAGES.get(os.path.basename(program))
+    package = _PACKAGES.get(Path(program).name)
     return f"apt-get install {package}" if package else "check the PATH"

@@ -27,7 +27,9 @@ def test_returns_output_and_status() -> None:
 
 
 def test_passes_input_and_environment() -> None:
-    done = runner.run(["sh", "-c", "cat; echo $WORD"], timeout=5, input="abc", env={"WORD": "w", "PATH": os.environ["PATH"]})
+    done = runner.run(
+        ["sh", "-c", "cat; echo $WORD"], timeout=5, input="abc", env={"WORD": "w", "PATH": os.environ["PATH"]}
+    )
     assert done.stdout == "abcw\n"
 
 
@@ -44,7 +46,7 @@ def test_a_command_ended_by_a_signal_is_named() -> None:
 
 def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CannotHonourError, match="tini is not installed .apt-get install tini.") as caught:
+    with pytest.raises(CannotHonourError, match=r"tini is not installed .apt-get install tini.") as caught:
         runner.run(["tini", "--version"], timeout=5)
     assert caught.value.exit_code == 4
 
@@ -52,7 +54,7 @@ def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch, tm
 def test_the_deadline_kills_the_command_and_its_children(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     started = time.monotonic()
-    with pytest.raises(DeadlineError, match="waited 0.5 s for the command sh"):
+    with pytest.raises(DeadlineError, match=r"waited 0.5 s for the command sh"):
         runner.run(["sh", "-c", f"sleep 60 & echo $! > {pid_file}; wait"], timeout=0.5)
     assert time.monotonic() - started < 5
     child = int(pid_file.read_text())

@@ -1,4 +1,4 @@
-"""The one runner for external commands: checked status, captured output, deadline, a line in the event log."""
+"""The one runner for external commands: checked status, captured output, deadline, an event."""
 
 from __future__ import annotations
 

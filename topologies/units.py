@@ -1,0 +1,260 @@
+"""Rates, delays, losses and sizes with their units.
+
+Every type parses text only. A bare number is an error, because its reader and its writer may think of
+different units; so is a rate with a capital B, because bytes and bits are a factor of eight apart.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, ClassVar, Self
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from topologies.errors import UsageError
+
+_QUANTITY = re.compile(r"\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+))\s*(?P<unit>[a-zA-Zµμ%/]*)\s*", re.ASCII)
+
+
+class UnitError(UsageError, ValueError):
+    """A text is not a quantity of the expected kind. Also a ValueError, so that pydantic gathers it."""
+
+
+def _split(text: str, kind: str, example: str) -> tuple[Decimal, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or len(text) > 40:
+        raise UnitError(f"{text[:40]!r} is not a {kind}", hint=f"write for example {example}")
+    return Decimal(match["number"]), match["unit"]
+
+
+def _plain(number: Decimal) -> str:
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+class _Quantity:
+    """What the four types share: parsing inside pydantic models and in JSON schemas."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    example: ClassVar[str]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        raise NotImplementedError
+
+    @classmethod
+    def _validate(cls, value: object) -> Self:
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            return cls.parse(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            raise UnitError(f"{value!r} is a bare number", hint=f"write the unit, for example {cls.example}")
+        raise UnitError(f"{value!r} is not a {cls.kind}", hint=f"write for example {cls.example}")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._validate, serialization=core_schema.to_string_ser_schema()
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"type": "string", "title": cls.kind.capitalize(), "examples": [cls.example]}
+
+
+_RATE_UNITS = {"gbit": 10**9, "mbit": 10**6, "kbit": 10**3, "bit": 1}
+_RATE_WORDS = {
+    spelling: factor
+    for word, factor in _RATE_UNITS.items()
+    for spelling in (word, word + "/s", word.removesuffix("it") + "ps")
+}
+_BYTE_RATE = re.compile(r"(?P<prefix>[kKmMgG]?)i?B(?:ps|PS|/s|/S|yte|ytes|yte/s|ytes/s)?")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Rate(_Quantity):
+    """A positive rate in bit/s. `100mbit`, `1.5gbit`, `64kbps`; all of these are bits."""
+
+    kind: ClassVar[str] = "rate"
+    example: ClassVar[str] = "100mbit"
+    maximum_bps: ClassVar[int] = 10**14
+
+    bps: int
+
+    def __post_init__(self) -> None:
+        if self.bps <= 0:
+            raise UnitError(
+                f"a rate of {self.bps} bit/s is not above zero",
+                hint="a link that carries nothing is a fault: link-down",
+            )
+        if self.bps > self.maximum_bps:
+            raise UnitError(f"a rate of {self.bps} bit/s is beyond 100000gbit", hint="check the unit")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a rate. Bits only, case-insensitive; raises UnitError naming the bit value for byte units."""
+        number, unit = _split(text, cls.kind, cls.example)
+        if not unit:
+            raise UnitError(f"{text!r} has no unit", hint=f"write the unit, for example {_plain(number)}mbit")
+        as_bytes = _BYTE_RATE.fullmatch(unit)
+        if as_bytes is not None:
+            bits = f"{as_bytes['prefix'].lower()}bit"
+            raise UnitError(
+                f"{text!r} is in bytes and rates are in bits",
+                hint=f"write {_plain(number * 8)}{bits} if bytes are meant, {_plain(number)}{bits} if bits",
+            )
+        factor = _RATE_WORDS.get(unit.lower())
+        if factor is None:
+            raise UnitError(
+                f"{text!r} has the unknown unit {unit!r}", hint="the units are bit, kbit, mbit and gbit"
+            )
+        bps = number * factor
+        if bps != int(bps):
+            raise UnitError(f"{text!r} is not a whole number of bit/s", hint="use fewer decimals")
+        return cls(int(bps))
+
+    @classmethod
+    def from_mbps(cls, mbps: float) -> Self:
+        """The rate nearest to so many Mbit/s."""
+        return cls(round(mbps * 1e6))
+
+    @property
+    def mbps(self) -> float:
+        return self.bps / 1e6
+
+    def scaled(self, factor: float) -> Self:
+        """This rate times a positive factor, rounded to whole bit/s and never below one."""
+        if not (math.isfinite(factor) and factor > 0):
+            raise UsageError(f"cannot scale rates by {factor!r}", hint="the factor must be above zero")
+        return type(self)(max(1, round(self.bps * factor)))
+
+    def __str__(self) -> str:
+        # The largest unit that needs at most three decimals; kbit always qualifies, so the text is exact.
+        unit = next(u for u, f in _RATE_UNITS.items() if self.bps >= f and self.bps * 1000 % f == 0)
+        return f"{_plain(Decimal(self.bps) / _RATE_UNITS[unit])}{unit}"
+
+
+_DELAY_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "µs": 10**3, "μs": 10**3, "ns": 1}
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Delay(_Quantity):
+    """A time span from zero to a minute, in ns. `10ms`, `0.5ms`, `250us`."""
+
+    kind: ClassVar[str] = "delay"
+    example: ClassVar[str] = "10ms"
+    maximum_ns: ClassVar[int] = 60 * 10**9
+
+    ns: int
+
+    def __post_init__(self) -> None:
+        if self.ns < 0:
+            raise UnitError(f"a delay of {self.ns} ns is negative", hint="write 0ms or more")
+        if self.ns > self.maximum_ns:
+            raise UnitError(f"a delay of {self.ns / 1e9:g} s is longer than a minute", hint="check the unit")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        number, unit = _split(text, cls.kind, cls.example)
+        if not unit:
+            raise UnitError(f"{text!r} has no unit", hint=f"write the unit, for example {_plain(number)}ms")
+        factor = _DELAY_UNITS.get(unit)
+        if factor is None:
+            raise UnitError(f"{text!r} has the unknown unit {unit!r}", hint="the units are ns, us, ms and s")
+        ns = number * factor
+        if ns != int(ns):
+            raise UnitError(f"{text!r} is not a whole number of ns", hint="use fewer decimals")
+        return cls(int(ns))
+
+    @property
+    def seconds(self) -> float:
+        return self.ns / 1e9
+
+    @property
+    def ms(self) -> float:
+        return self.ns / 1e6
+
+    def __str__(self) -> str:
+        if self.ns % 1000:
+            return f"{self.ns}ns"
+        unit = "s" if self.ns >= 10**9 and self.ns % 10**6 == 0 else "ms"
+        return f"{_plain(Decimal(self.ns) / _DELAY_UNITS[unit])}{unit}"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Loss(_Quantity):
+    """A loss ratio, 0 to 1. Written in percent: `0.1%`."""
+
+    kind: ClassVar[str] = "loss"
+    example: ClassVar[str] = "0.1%"
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio <= 1:
+            raise UnitError(
+                f"a loss of {self.ratio * 100:g}% is not between 0% and 100%", hint="write for example 0.1%"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        number, unit = _split(text, cls.kind, cls.example)
+        if unit != "%":
+            raise UnitError(
+                f"{text!r} has no per cent sign", hint=f"write {_plain(number * 100)}% or {_plain(number)}%"
+            )
+        return cls(float(number / 100))
+
+    def __str__(self) -> str:
+        return f"{_plain(Decimal(repr(self.ratio)) * 100)}%"
+
+
+_SIZE_UNITS = {
+    "GB": 10**9,
+    "MB": 10**6,
+    "KB": 10**3,
+    "kB": 10**3,
+    "GiB": 2**30,
+    "MiB": 2**20,
+    "KiB": 2**10,
+    "B": 1,
+}
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Size(_Quantity):
+    """A positive number of bytes, at most 1 GiB. `64KB`, `1MiB`, `1500B`."""
+
+    kind: ClassVar[str] = "size"
+    example: ClassVar[str] = "256KB"
+    maximum_bytes: ClassVar[int] = 2**30
+
+    bytes: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bytes <= self.maximum_bytes:
+            raise UnitError(f"a size of {self.bytes} bytes is not between 1B and 1GiB", hint="check the unit")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        number, unit = _split(text, cls.kind, cls.example)
+        factor = _SIZE_UNITS.get(unit)
+        if factor is None:
+            raise UnitError(f"{text!r} has no unit of bytes", hint="the units are B, KB, MB, KiB and MiB")
+        size = number * factor
+        if size != int(size):
+            raise UnitError(f"{text!r} is not a whole number of bytes", hint="use fewer decimals")
+        return cls(int(size))
+
+    def __str__(self) -> str:
+        unit = next(u for u in ("MB", "KB", "B") if self.bytes % _SIZE_UNITS[u] == 0)
+        return f"{self.bytes // _SIZE_UNITS[unit]}{unit}"

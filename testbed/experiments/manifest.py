@@ -1,0 +1,187 @@
+"""What one run directory holds: names of its files, and `manifest.json` as values.
+
+Both worlds write the same directory and the reports read nothing else, so a copied directory is enough:
+
+    manifest.json          who, what, when, on what machine, over which links, how it ended
+    experiment.yaml        the experiment file, unchanged
+    config.resolved.yaml   the same with every default written out
+    topology.json          the topology, scaled as it ran
+    events.jsonl           what the runner did, one JSON object a line
+    links.csv              each directed link, each second: configured and achieved
+    workers/SITE-I/        trace.jsonl (one line an iteration), stdout, stderr
+    logs/                  what the testbed's own processes wrote
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from topologies.errors import InvalidFileError
+
+SCHEMA = 1
+
+MANIFEST = "manifest.json"
+EXPERIMENT = "experiment.yaml"
+RESOLVED = "config.resolved.yaml"
+TOPOLOGY = "topology.json"
+EVENTS = "events.jsonl"
+LINKS = "links.csv"
+WORKERS = "workers"
+TRACE = "trace.jsonl"
+LOGS = "logs"
+
+LINK_COLUMNS = (
+    "t_s",
+    "interval_s",
+    "segment",
+    "src",
+    "dst",
+    "configured_bps",
+    "achieved_bps",
+    "carried_bytes",
+    "dropped_packets",
+)
+
+RunStatus = Literal["running", "completed", "failed", "interrupted"]
+SegmentStatus = Literal["waiting", "running", "completed", "failed"]
+
+
+class _Row(BaseModel):
+    # Read with tolerance: a directory written by a later version of the same schema may know more.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class LinkRow(_Row):
+    """A directed link as it was configured for the run."""
+
+    index: int
+    src: str
+    dst: str
+    rate_bps: int
+    delay_s: float
+    jitter_s: float
+    loss_ratio: float
+    queue_bytes: int | None = None
+
+
+class WorkerRow(_Row):
+    """A worker: its site, its index within the site and its rank among all."""
+
+    site: str
+    worker: int
+    rank: int
+
+    @property
+    def directory(self) -> str:
+        return worker_directory(self.site, self.worker)
+
+
+class SegmentRow(_Row):
+    """One scheduler's turn: `iterations` of training, the first `warmup` of them outside the statistics.
+
+    Times are nanoseconds of the run's one monotonic clock. `plan` is the scheduler's plan in the form
+    that `testbed plan --format json` prints; None where the scheduler decides per transfer.
+    """
+
+    label: str
+    scheduler: str
+    repeat: int
+    iterations: int
+    warmup: int
+    status: SegmentStatus = "waiting"
+    started_ns: int | None = None
+    finished_ns: int | None = None
+    plan: dict[str, Any] | None = None
+
+
+class FailureRow(_Row):
+    """Why a run did not complete."""
+
+    message: str
+    hint: str = ""
+    exit_code: int
+
+
+class FidelityRow(_Row):
+    """Whether the network behaved as declared, and what says so.
+
+    `calibration` is the finding at bring-up, `run` what was watched during the run.
+    """
+
+    verdict: Literal["faithful", "degraded", "saturated", "exact", "unknown"]
+    reasons: tuple[str, ...] = ()
+    calibration: dict[str, Any] | None = None
+    run: dict[str, Any] | None = None
+
+
+class Manifest(_Row):
+    """A run's manifest. Times `*_s` are seconds since 1970, UTC."""
+
+    schema_version: int = SCHEMA
+    id: str
+    name: str
+    world: Literal["emulated", "simulated"]
+    status: RunStatus = "running"
+    failure: FailureRow | None = None
+    started_s: float
+    finished_s: float | None = None
+    versions: dict[str, str] = {}
+    git: dict[str, Any] | None = None
+    machine: dict[str, Any] = {}
+    testbed: dict[str, Any] | None = None
+    topology: str
+    scale: float
+    seeds: dict[str, int] = {}
+    experiment: dict[str, Any] = {}
+    parameters: int | None = None
+    links: tuple[LinkRow, ...] = ()
+    workers: tuple[WorkerRow, ...] = ()
+    segments: tuple[SegmentRow, ...] = ()
+    fidelity: FidelityRow = FidelityRow(verdict="unknown")
+
+    def write(self, directory: Path) -> None:
+        """Write `manifest.json` in one step: a reader sees the old or the new one, never half of it."""
+        fields = self.model_dump(mode="json")
+        text = json.dumps({"schema": fields.pop("schema_version"), **fields}, indent=2)
+        partial = directory / f"{MANIFEST}.partial"
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(directory / MANIFEST)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read a run directory's manifest.
+
+    Raises:
+        InvalidFileError: it is missing, damaged, or of a later schema than this version knows.
+    """
+    path = directory / MANIFEST
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidFileError(
+            f"{directory}: no readable {MANIFEST}: {error.strerror}", hint="is this a run directory?"
+        ) from error
+    except ValueError as error:
+        raise InvalidFileError(f"{path}: not JSON: {error}") from error
+    if not isinstance(fields, dict) or not isinstance(fields.get("schema"), int):
+        raise InvalidFileError(f"{path}: no integer 'schema' at the top")
+    schema = fields.pop("schema")
+    if schema > SCHEMA:
+        raise InvalidFileError(
+            f"{path}: schema {schema}, this version reads up to {SCHEMA}", hint="use a newer stormbed"
+        )
+    try:
+        return Manifest(schema_version=schema, **fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidFileError(f"{path}: {where}: {first['msg']}") from error
+
+
+def worker_directory(site: str, worker: int) -> str:
+    """The worker's directory within the run directory, as `workers/dc3-0`."""
+    return f"{WORKERS}/{site}-{worker}"

@@ -1,0 +1,331 @@
+"""What an experiment is: the file, its defaults, and the turns it comes to. Pure but for reading the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from topologies.errors import CannotHonourError, InvalidFileError, UsageError
+from topologies.files import Document, parse_yaml, read_yaml
+from topologies.load import load_topology
+from topologies.model import Topology, nearest
+from topologies.units import Delay
+
+LIBRARY = Path(__file__).parent / "library"
+MANAGEMENT = "management"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_MODEL_FORMS = "mlp-<parameters> such as mlp-2m, fedavg-2nn, fedavg-cnn, tensor-<elements> such as tensor-1m"
+_MODEL = re.compile(
+    r"(?P<kind>mlp|tensor)-(?P<number>[1-9]\d*)(?P<unit>[km]?)|fedavg-2nn|fedavg-cnn", re.ASCII
+)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Compute(_Strict):
+    """The time a worker's gradients take: normal with this mean and coefficient of variation, never below 0.
+
+    `sites` overrides the mean for single sites. The real computation still happens; the rest is waited. In a
+    file the word `real` stands for no declared time at all.
+    """
+
+    mean: Delay | None = None
+    cv: float = Field(default=0.0, ge=0, le=1)
+    sites: dict[str, Delay] = {}
+
+    @property
+    def real(self) -> bool:
+        return self.mean is None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _real_or_a_mean(cls, value: object) -> object:
+        if value == "real":
+            return {}
+        if isinstance(value, dict) and value and not value.get("mean"):
+            raise ValueError("a declared compute time needs its `mean`, for example {mean: 200ms, cv: 0.1}")
+        if isinstance(value, str):
+            raise ValueError(f"{value[:40]!r} is neither the word real nor a map with `mean`")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _real_as_a_word(self, handler: SerializerFunctionWrapHandler) -> Any:
+        return "real" if self.real else handler(self)
+
+
+class Training(_Strict):
+    """What every worker does.
+
+    `batch` is per worker; `chunk_elements` is how finely gradients are cut for the network; `deadline_s` is
+    how long one collective may take before the run fails.
+    """
+
+    model: str
+    data: Literal["synthetic", "digits"] = "synthetic"
+    batch: int = Field(default=32, ge=1, le=4096)
+    lr: float = Field(default=0.05, gt=0)
+    iterations: int = Field(default=10, ge=1, le=1_000_000)
+    chunk_elements: int = Field(default=100_000, ge=1, le=100_000_000)
+    compute: Compute = Compute()
+    deadline_s: float = Field(default=300.0, gt=0, le=86_400)
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, model: str) -> str:
+        if not _MODEL.fullmatch(model):
+            raise ValueError(f"unknown model {model[:60]!r}; a model is {_MODEL_FORMS}")
+        return model
+
+    @property
+    def numpy_only(self) -> bool:
+        """Whether the workers need no torch: they add integers, and check the sums."""
+        return self.model.startswith("tensor-")
+
+
+class SchedulerEntry(_Strict):
+    """One scheduler's turn.
+
+    `iterations` overrides the training's, the first `warmup` of them are not counted.
+    `label` is how it is shown; without it the scheduler's own name.
+    """
+
+    name: str
+    options: dict[str, Any] = {}
+    iterations: int | None = Field(default=None, ge=1, le=1_000_000)
+    warmup: int = Field(default=0, ge=0)
+    label: str | None = None
+
+    @field_validator("label")
+    @classmethod
+    def _plain_label(cls, label: str | None) -> str | None:
+        if label is not None and not _NAME.fullmatch(label):
+            raise ValueError(f"{label[:60]!r} is not a label; use letters, digits, '.', '_' and '-'")
+        return label
+
+    @property
+    def scheduler(self) -> dict[str, Any]:
+        """What the agents' registry makes a scheduler of."""
+        return {"name": self.name, "options": self.options}
+
+
+def _entry(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Experiment(_Strict):
+    """An experiment file. The same one runs in the emulated and in the simulated world.
+
+    `scale` multiplies every rate of the topology, for machines that cannot carry them all at once; it is
+    shown beside every result. `repeats` runs the whole list of schedulers again, with the next seed.
+    """
+
+    name: str
+    topology: str
+    scale: float = Field(default=1.0, gt=0, le=1000)
+    dynamics: Literal["none"] = "none"
+    training: Training
+    schedulers: tuple[Annotated[SchedulerEntry, BeforeValidator(_entry)], ...] = Field(min_length=1)
+    repeats: int = Field(default=1, ge=1, le=1000)
+    seed: int = Field(default=1, ge=0, lt=2**31)
+    coordinator: str = MANAGEMENT
+    world: Literal["emulated", "simulated"] = "emulated"
+    timeline: tuple[()] = ()
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name[:60]!r} is not a name; use letters, digits, '.', '_' and '-'")
+        return name
+
+    @field_validator("dynamics", mode="before")
+    @classmethod
+    def _no_dynamics_yet(cls, value: object) -> object:
+        if value in ("none", None):
+            return "none"
+        raise ValueError(
+            "rates that change during a run are not supported by this version; write dynamics: none"
+        )
+
+    @field_validator("timeline", mode="before")
+    @classmethod
+    def _no_timeline_yet(cls, value: object) -> object:
+        if value in ((), [], None):
+            return ()
+        raise ValueError("faults during a run are not supported by this version; leave the timeline out")
+
+    @field_validator("coordinator")
+    @classmethod
+    def _out_of_band_only(cls, value: str) -> str:
+        if value != MANAGEMENT:
+            raise ValueError(
+                f"a coordinator at a site ({value[:40]}) is not supported by this version; write {MANAGEMENT}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _counts_fit(self) -> Self:
+        for number, entry in enumerate(self.schedulers):
+            iterations = entry.iterations or self.training.iterations
+            if entry.warmup >= iterations:
+                raise ValueError(
+                    f"schedulers[{number}].warmup: {entry.warmup} of {iterations} leave none to measure"
+                )
+        return self
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One scheduler's turn in one repeat; `label` is unique in the run, `shown` is the scheduler's."""
+
+    label: str
+    shown: str
+    scheduler: dict[str, Any]
+    repeat: int
+    iterations: int
+    warmup: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class LoadedExperiment:
+    """An experiment that has been checked against its topology.
+
+    `topology` is scaled; `text` is the file as it was found; `segments` in the order in which they run.
+    """
+
+    spec: Experiment
+    topology: Topology
+    text: str
+    source: str
+    segments: tuple[Segment, ...]
+
+    def resolved(self) -> dict[str, Any]:
+        """The experiment with every default written out, as plain data."""
+        return self.spec.model_dump(mode="json")
+
+    def resolved_yaml(self) -> str:
+        return yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True)
+
+
+def list_experiments() -> tuple[str, ...]:
+    """The names of the experiments that come with the project, sorted."""
+    return tuple(sorted(file.stem for file in LIBRARY.glob("*.yaml")))
+
+
+def load_experiment(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> LoadedExperiment:
+    """An experiment of the library by its name, or one from a file, checked against its topology.
+
+    Args:
+        name_or_path: a plain word is looked up in the library first, then as a file.
+        overrides: top-level keys that replace those of the file.
+
+    Raises:
+        InvalidFileError: naming the file, the line, the key and what to do.
+    """
+    path = _find(name_or_path)
+    document = read_yaml(path)
+    if overrides and isinstance(document.data, dict):
+        for key, value in overrides.items():
+            document.data[key] = value
+    spec = document.validate(Experiment)
+    topology = _load_topology(spec.topology, path.parent, document)
+    return _check(document, spec, topology, path.read_text(encoding="utf-8"))
+
+
+def experiment_from_text(text: str, source: str = "experiment") -> LoadedExperiment:
+    """An experiment from YAML text; its topology is of the library or a path from here."""
+    document = parse_yaml(text, source)
+    spec = document.validate(Experiment)
+    return _check(document, spec, _load_topology(spec.topology, Path(), document), text)
+
+
+def _find(name_or_path: str | Path) -> Path:
+    if isinstance(name_or_path, str) and re.fullmatch(r"[\w-]+", name_or_path):
+        if name_or_path in list_experiments():
+            return LIBRARY / f"{name_or_path}.yaml"
+        if not Path(name_or_path).exists():
+            raise InvalidFileError(
+                f"there is no experiment {name_or_path!r}, neither in the library nor as a file",
+                hint=nearest(name_or_path, list_experiments()),
+            )
+    return Path(name_or_path)
+
+
+def _load_topology(name: str, folder: Path, document: Document) -> Topology:
+    # A file is meant from where the experiment stands, so that the pair can be moved together.
+    beside = folder / name
+    is_file = "/" in name or Path(name).suffix != ""
+    try:
+        return load_topology(beside if is_file and beside.exists() else name)
+    except InvalidFileError as error:
+        if is_file:
+            raise
+        raise document.error(("topology",), error.message, hint=error.hint) from None
+
+
+def _check(document: Document, spec: Experiment, topology: Topology, text: str) -> LoadedExperiment:
+    for site in spec.training.compute.sites:
+        if site not in topology.site_names:
+            raise document.error(
+                ("training", "compute", "sites", site),
+                f"{topology.name} has no site {site!r}",
+                hint=nearest(site, topology.site_names),
+            )
+    scaled = topology if spec.scale == 1 else topology.scaled(spec.scale)
+    return LoadedExperiment(
+        spec=spec,
+        topology=scaled,
+        text=text,
+        source=document.source,
+        segments=_plan_segments(document, spec, topology),
+    )
+
+
+def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> tuple[Segment, ...]:
+    from agents.planning.registry import get_scheduler
+
+    shown: list[str] = []
+    for number, entry in enumerate(spec.schedulers):
+        try:
+            name = entry.label or get_scheduler(entry.scheduler, topology.site_names).name
+        except (UsageError, CannotHonourError) as error:
+            raise document.error(("schedulers", number), error.message, hint=error.hint) from None
+        if name in shown:
+            raise document.error(
+                ("schedulers", number),
+                f"two turns would both be shown as {name!r}",
+                hint="give one a `label`",
+            )
+        shown.append(name)
+    return tuple(
+        Segment(
+            label=name if spec.repeats == 1 else f"{name}-{repeat + 1}",
+            shown=name,
+            scheduler=entry.scheduler,
+            repeat=repeat,
+            iterations=entry.iterations or spec.training.iterations,
+            warmup=entry.warmup,
+            seed=spec.seed + repeat,
+        )
+        for repeat in range(spec.repeats)
+        for name, entry in zip(shown, spec.schedulers, strict=True)
+    )

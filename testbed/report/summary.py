@@ -1,0 +1,245 @@
+"""A run's result: for each scheduler how long, how much, how exact, and how far from the bound. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from testbed.experiments.manifest import FidelityRow, Manifest, SegmentRow
+from testbed.report.measurements import Iteration, LinkSample, Measurements
+from testbed.report.stats import Summary, summarise
+
+SCHEMA = 1
+FLOAT_BYTES = 4
+
+# Seconds that no scheduler can beat for so many bytes on this network; None where it is not known.
+Bound = Callable[[Manifest, int], float | None]
+
+
+@dataclass(frozen=True)
+class BusyLink:
+    """The directed link that a scheduler loaded most, relative to its rate, over its whole turn."""
+
+    src: str
+    dst: str
+    utilisation_ratio: float
+
+
+@dataclass(frozen=True)
+class SchedulerResult:
+    """One scheduler over all repeats of a run. Times in seconds.
+
+    `synchronisation` and `iteration` leave the warm-up out; `first_synchronisation_s` is each repeat's first
+    one, warm-up or not: it includes the set-up of connections after the switch of schedulers, and their
+    slow start. `speedup` is the first scheduler's mean synchronisation time over this one's.
+    `parameters_agree` is None where workers report no digest.
+    """
+
+    scheduler: str
+    repeats: int
+    completed_repeats: int
+    measured: int
+    warmup: int
+    synchronisation: Summary | None
+    first_synchronisation_s: tuple[float, ...]
+    iteration: Summary | None
+    carried_bytes_per_iteration: float | None
+    dropped_packets: int | None
+    busiest: BusyLink | None
+    speedup: float | None
+    bound_multiple: float | None
+    loss: float | None
+    accuracy: float | None
+    parameters_agree: bool | None
+    parameters_sha256: tuple[str, ...]
+    disagreeing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A run's result, as `testbed report` shows it."""
+
+    manifest: Manifest
+    path: str
+    bound_s: float | None
+    schedulers: tuple[SchedulerResult, ...]
+    fidelity: FidelityRow
+    problems: tuple[str, ...]
+
+    def find(self, scheduler: str) -> SchedulerResult | None:
+        return next((result for result in self.schedulers if result.scheduler == scheduler), None)
+
+
+def summarise_run(measurements: Measurements, bound: Bound | None = None) -> RunResult:
+    """Compute a run's result from what its files say."""
+    manifest = measurements.manifest
+    parameters = manifest.parameters
+    bound_s = bound(manifest, parameters * FLOAT_BYTES) if bound and parameters else None
+    names = dict.fromkeys(segment.scheduler for segment in manifest.segments)
+    schedulers = [_summarise_scheduler(name, measurements) for name in names]
+    baseline = _mean_synchronisation(schedulers[0]) if schedulers else None
+    return RunResult(
+        manifest=manifest,
+        path=str(measurements.directory),
+        bound_s=bound_s,
+        schedulers=tuple(_relate(scheduler, baseline, bound_s) for scheduler in schedulers),
+        fidelity=manifest.fidelity,
+        problems=measurements.problems,
+    )
+
+
+def _mean_synchronisation(result: SchedulerResult) -> float | None:
+    return result.synchronisation.mean if result.synchronisation else None
+
+
+def _relate(result: SchedulerResult, baseline: float | None, bound_s: float | None) -> SchedulerResult:
+    mean = _mean_synchronisation(result)
+    if not mean:
+        return result
+    return replace(
+        result,
+        speedup=baseline / mean if baseline else None,
+        bound_multiple=mean / bound_s if bound_s else None,
+    )
+
+
+def _summarise_scheduler(name: str, measurements: Measurements) -> SchedulerResult:
+    segments = [segment for segment in measurements.manifest.segments if segment.scheduler == name]
+    by_segment = [measurements.iterations.get(segment.label, ()) for segment in segments]
+    synchronisation = _summarise_times(by_segment, lambda iteration: iteration.synchronisation_s)
+    first = [iterations[0].synchronisation_s for iterations in by_segment if iterations]
+    labels = {segment.label for segment in segments}
+    samples = [sample for sample in measurements.links if sample.segment in labels]
+    finished = sum(iteration.complete for iterations in by_segment for iteration in iterations)
+    carried = sum(sample.carried_bytes for sample in samples) / finished if samples and finished else None
+    agree, digests, disagreeing = _compare_parameters(segments, measurements)
+    last = next((iterations[-1] for iterations in reversed(by_segment) if iterations), None)
+    return SchedulerResult(
+        scheduler=name,
+        repeats=len(segments),
+        completed_repeats=sum(segment.status == "completed" for segment in segments),
+        measured=synchronisation.count if synchronisation else 0,
+        warmup=sum(iteration.warmup for iterations in by_segment for iteration in iterations),
+        synchronisation=synchronisation,
+        first_synchronisation_s=tuple(value for value in first if value is not None),
+        iteration=_summarise_times(by_segment, lambda iteration: iteration.iteration_s),
+        carried_bytes_per_iteration=carried,
+        dropped_packets=sum(sample.dropped_packets for sample in samples) if samples else None,
+        busiest=busiest_link(samples),
+        speedup=None,
+        bound_multiple=None,
+        loss=last.loss if last else None,
+        accuracy=last.accuracy if last else None,
+        parameters_agree=agree,
+        parameters_sha256=digests,
+        disagreeing=disagreeing,
+    )
+
+
+def _summarise_times(
+    by_segment: Sequence[Sequence[Iteration]], time_of: Callable[[Iteration], float | None]
+) -> Summary | None:
+    groups = [
+        [time for i in iterations if not i.warmup and (time := time_of(i)) is not None]
+        for iterations in by_segment
+    ]
+    return summarise([time for group in groups for time in group], groups)
+
+
+def busiest_link(samples: Iterable[LinkSample]) -> BusyLink | None:
+    """The link that carried the highest share of what its rate allowed over all the intervals."""
+    could: dict[tuple[str, str], float] = {}
+    did: dict[tuple[str, str], float] = {}
+    for sample in samples:
+        key = (sample.src, sample.dst)
+        could[key] = could.get(key, 0.0) + sample.configured_bps * sample.interval_s
+        did[key] = did.get(key, 0.0) + sample.carried_bytes * 8
+    ratios = {key: did[key] / could[key] for key in could if could[key] > 0}
+    if not ratios:
+        return None
+    (src, dst), ratio = max(ratios.items(), key=lambda item: item[1])
+    return BusyLink(src, dst, ratio)
+
+
+def _compare_parameters(
+    segments: Sequence[SegmentRow], measurements: Measurements
+) -> tuple[bool | None, tuple[str, ...], tuple[str, ...]]:
+    """Whether all workers ended each repeat with the same parameters; the digests; who differs."""
+    workers = {worker.rank: f"{worker.site}-{worker.worker}" for worker in measurements.manifest.workers}
+    agree: bool | None = None
+    digests: list[str] = []
+    disagreeing: list[str] = []
+    for segment in segments:
+        found = measurements.parameters.get(segment.label, {})
+        if not found:
+            continue
+        kinds = set(found.values())
+        # The first worker's digest stands for the repeat; a worker without one is a disagreement too,
+        # unless the repeat did not finish.
+        reference = found[min(found)]
+        digests.append(reference)
+        absent = set(workers) - set(found) if segment.status == "completed" else set()
+        odd = sorted(absent | {rank for rank, digest in found.items() if digest != reference})
+        disagreeing += [f"{segment.label}: {workers.get(rank, f'rank {rank}')}" for rank in odd]
+        agree = (agree is not False) and len(kinds) == 1 and not odd
+    return agree, tuple(digests), tuple(disagreeing)
+
+
+def result_to_json(result: RunResult) -> dict[str, Any]:
+    """The report as `testbed report --format json` prints it."""
+    manifest = result.manifest
+    return {
+        "schema": SCHEMA,
+        "run": {
+            "id": manifest.id,
+            "name": manifest.name,
+            "path": result.path,
+            "world": manifest.world,
+            "status": manifest.status,
+            "failure": manifest.failure.model_dump(mode="json") if manifest.failure else None,
+            "topology": manifest.topology,
+            "scale_ratio": manifest.scale,
+            "sites": len({worker.site for worker in manifest.workers}),
+            "workers": len(manifest.workers),
+            "parameters": manifest.parameters,
+            "started_s": manifest.started_s,
+            "finished_s": manifest.finished_s,
+        },
+        "fidelity": result.fidelity.model_dump(mode="json"),
+        "bound_s": result.bound_s,
+        "schedulers": [_scheduler_to_json(scheduler) for scheduler in result.schedulers],
+        "problems": list(result.problems),
+    }
+
+
+def _scheduler_to_json(result: SchedulerResult) -> dict[str, Any]:
+    busiest: Mapping[str, Any] | None = None
+    if result.busiest is not None:
+        busiest = {
+            "src": result.busiest.src,
+            "dst": result.busiest.dst,
+            "utilisation_ratio": result.busiest.utilisation_ratio,
+        }
+    return {
+        "scheduler": result.scheduler,
+        "repeats": result.repeats,
+        "completed_repeats": result.completed_repeats,
+        "measured_iterations": result.measured,
+        "warmup_iterations": result.warmup,
+        "synchronisation_s": result.synchronisation.to_json() if result.synchronisation else None,
+        "first_synchronisation_s": list(result.first_synchronisation_s),
+        "iteration_s": result.iteration.to_json() if result.iteration else None,
+        "carried_bytes_per_iteration": result.carried_bytes_per_iteration,
+        "dropped_packets": result.dropped_packets,
+        "busiest_link": busiest,
+        "speedup_ratio": result.speedup,
+        "bound_ratio": result.bound_multiple,
+        "loss": result.loss,
+        "accuracy_ratio": result.accuracy,
+        "parameters": {
+            "agree": result.parameters_agree,
+            "sha256": list(result.parameters_sha256),
+            "disagreeing": list(result.disagreeing),
+        },
+    }

@@ -1,0 +1,206 @@
+"""A run's result as tables for people. Pure: it returns what rich can print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from testbed.report.compare import Comparison
+from testbed.report.stats import Summary
+from testbed.report.summary import RunResult, SchedulerResult
+
+_VERDICT_STYLE = {"faithful": "green", "exact": "green", "degraded": "yellow", "saturated": "red"}
+_STATUS_STYLE = {"completed": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
+NONE = "-"
+
+SCHEDULER_COLUMNS = (
+    *("syncs", "sync mean s", "95 % CI", "median", "p95"),
+    *("iteration s", "WAN MB/iter", "speed-up"),
+)
+COMPARISON_COLUMNS = (
+    *("A sync s", "B sync s", "B / A"),
+    *("A iteration s", "B iteration s", "B / A"),
+    *("A speed-up", "B speed-up"),
+)
+
+
+def render_report(result: RunResult) -> RenderableType:
+    """The report of one run: what it was, one row a scheduler, then what qualifies the numbers."""
+    parts: list[RenderableType] = [_heading(result), Text(), _scheduler_table(result)]
+    notes = _notes(result)
+    if notes:
+        parts += [Text(), *notes]
+    return Group(*parts)
+
+
+def _heading(result: RunResult) -> Text:
+    manifest = result.manifest
+    sites = len({worker.site for worker in manifest.workers})
+    scale = "" if manifest.scale == 1 else f", rates x {manifest.scale:g}"
+    text = Text()
+    text.append(manifest.id, style="bold")
+    text.append("  ")
+    text.append(manifest.status, style=_STATUS_STYLE.get(manifest.status, ""))
+    text.append(f"  {manifest.world}: {manifest.topology}{scale}, ")
+    text.append(f"{sites} sites, {len(manifest.workers)} workers")
+    if manifest.parameters is not None:
+        text.append(f", {manifest.parameters:,} parameters")
+    return text
+
+
+def _scheduler_table(result: RunResult) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("scheduler", no_wrap=True)
+    for column in SCHEDULER_COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    if result.bound_s is not None:
+        table.add_column("x bound", justify="right", no_wrap=True)
+    table.add_column("busiest link", no_wrap=True)
+    with_accuracy = any(scheduler.accuracy is not None for scheduler in result.schedulers)
+    if with_accuracy:
+        table.add_column("accuracy", justify="right", no_wrap=True)
+    table.add_column("workers agree", no_wrap=True)
+    for scheduler in result.schedulers:
+        sync = scheduler.synchronisation
+        cells = [
+            scheduler.scheduler,
+            _count(scheduler),
+            seconds(sync.mean if sync else None),
+            _interval(sync),
+            seconds(sync.median if sync else None),
+            seconds(sync.p95 if sync else None),
+            seconds(scheduler.iteration.mean if scheduler.iteration else None),
+            _megabytes(scheduler.carried_bytes_per_iteration),
+            _times(scheduler.speedup),
+        ]
+        if result.bound_s is not None:
+            cells.append(_times(scheduler.bound_multiple))
+        busiest = scheduler.busiest
+        cells.append(f"{busiest.src}>{busiest.dst} {busiest.utilisation_ratio:.0%}" if busiest else NONE)
+        if with_accuracy:
+            cells.append(NONE if scheduler.accuracy is None else f"{scheduler.accuracy:.1%}")
+        cells.append({True: "yes", False: "NO", None: NONE}[scheduler.parameters_agree])
+        table.add_row(*cells)
+    return table
+
+
+def _count(scheduler: SchedulerResult) -> str:
+    warmup = f" + {scheduler.warmup} warm-up" if scheduler.warmup else ""
+    return f"{scheduler.measured}{warmup}"
+
+
+def _notes(result: RunResult) -> list[Text]:
+    notes: list[Text] = []
+    manifest = result.manifest
+    if manifest.failure is not None:
+        notes.append(Text(f"failed: {manifest.failure.message}", style="red"))
+    if result.bound_s is not None:
+        notes.append(Text(f"bound: {seconds(result.bound_s)} s; no scheduler can be faster on these links"))
+    verdict = Text("fidelity: ")
+    verdict.append(result.fidelity.verdict, style=_VERDICT_STYLE.get(result.fidelity.verdict, ""))
+    if result.fidelity.reasons:
+        verdict.append(f" ({'; '.join(result.fidelity.reasons)})")
+    notes.append(verdict)
+    firsts = [
+        f"{scheduler.scheduler} {', '.join(seconds(value) for value in scheduler.first_synchronisation_s)} s"
+        for scheduler in result.schedulers
+        if scheduler.first_synchronisation_s
+    ]
+    if firsts:
+        notes.append(Text(f"first synchronisation, with the set-up of connections: {'; '.join(firsts)}"))
+    notes += [
+        Text(f"parameters differ: {', '.join(scheduler.disagreeing)}", style="red")
+        for scheduler in result.schedulers
+        if scheduler.disagreeing
+    ]
+    notes += [Text(f"note: {problem}", style="yellow") for problem in result.problems]
+    return notes
+
+
+def render_runs(results: Sequence[RunResult], unreadable: Sequence[str] = ()) -> RenderableType:
+    """The list of runs, newest last: id, status, topology, and each scheduler's mean synchronisation time."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("run", "began (UTC)", "status", "world", "topology", "synchronisation s", "fidelity"):
+        table.add_column(column, no_wrap=True)
+    for result in results:
+        manifest = result.manifest
+        times = [
+            f"{scheduler.scheduler} {seconds(scheduler.synchronisation.mean)}"
+            for scheduler in result.schedulers
+            if scheduler.synchronisation
+        ]
+        table.add_row(
+            manifest.id,
+            datetime.fromtimestamp(manifest.started_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+            Text(manifest.status, style=_STATUS_STYLE.get(manifest.status, "")),
+            manifest.world,
+            manifest.topology if manifest.scale == 1 else f"{manifest.topology} x {manifest.scale:g}",
+            ", ".join(times) or NONE,
+            result.fidelity.verdict,
+        )
+    return Group(table, *(Text(f"note: {problem}", style="yellow") for problem in unreadable))
+
+
+def render_comparison(comparison: Comparison) -> RenderableType:
+    """Two runs side by side, one row a scheduler of either."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("scheduler", no_wrap=True)
+    for column in COMPARISON_COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in comparison.rows:
+        table.add_row(
+            row.scheduler,
+            seconds(row.synchronisation_a_s),
+            seconds(row.synchronisation_b_s),
+            _ratio(row.synchronisation_ratio),
+            seconds(row.iteration_a_s),
+            seconds(row.iteration_b_s),
+            _ratio(row.iteration_ratio),
+            _times(row.speedup_a),
+            _times(row.speedup_b),
+        )
+    lines = [
+        Text(f"{letter}: {run.manifest.id}  {_where(run)}, {run.fidelity.verdict}")
+        for letter, run in (("A", comparison.a), ("B", comparison.b))
+    ]
+    differences = [Text(f"differs: {difference}", style="yellow") for difference in comparison.differences]
+    return Group(*lines, Text(), table, *([Text(), *differences] if differences else []))
+
+
+def _where(result: RunResult) -> str:
+    manifest = result.manifest
+    scale = "" if manifest.scale == 1 else f" x {manifest.scale:g}"
+    return f"{manifest.world} {manifest.topology}{scale}"
+
+
+def seconds(value: float | None) -> str:
+    """A time with three significant digits, never in exponents."""
+    if value is None:
+        return NONE
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+def _interval(summary: Summary | None) -> str:
+    if summary is None or summary.interval is None:
+        return NONE
+    return f"±{seconds((summary.interval[1] - summary.interval[0]) / 2)}"
+
+
+def _times(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1f}x"
+
+
+def _ratio(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
+
+
+def _megabytes(value: float | None) -> str:
+    return NONE if value is None else f"{value / 1e6:.1f}"

@@ -1,0 +1,352 @@
+"""Reports from small run directories written by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from testbed.experiments.manifest import (
+    LINK_COLUMNS,
+    FailureRow,
+    FidelityRow,
+    Manifest,
+    SegmentRow,
+    WorkerRow,
+    read_manifest,
+)
+from testbed.report.compare import compare_runs, comparison_to_json
+from testbed.report.find import find_run, list_runs
+from testbed.report.measurements import read_run
+from testbed.report.stats import percentile, summarise
+from testbed.report.summary import RunResult, result_to_json, summarise_run
+from testbed.report.text import render_comparison, render_report, render_runs, seconds
+from topologies.errors import InvalidFileError
+
+S = 1_000_000_000
+
+
+def iteration(segment: str, number: int, times: tuple[float, float, float, float], **more: object) -> str:
+    start, ready, done, end = (round(t * S) for t in times)
+    record = {"segment": segment, "scheduler": segment, "iteration": number, "start_ns": start}
+    return json.dumps(record | {"ready_ns": ready, "done_ns": done, "end_ns": end} | more)
+
+
+def digest(segment: str, text: str) -> str:
+    return json.dumps({"segment": segment, "parameters_sha256": text})
+
+
+def write_run(directory: Path, **changes: object) -> Path:
+    """Two workers; star: 2 iterations of 4 s synchronisation; netstorm: a warm-up, then 1 s and 0.5 s."""
+    fields: dict[str, object] = {
+        "id": directory.name,
+        "name": "hand",
+        "world": "emulated",
+        "status": "completed",
+        "started_s": 1.7e9,
+        "finished_s": 1.7e9 + 30,
+        "topology": "pair",
+        "scale": 0.5,
+        "parameters": 1_000_000,
+        "workers": (WorkerRow(site="dc1", worker=0, rank=0), WorkerRow(site="dc2", worker=0, rank=1)),
+        "segments": (
+            SegmentRow(
+                label="star-first",
+                scheduler="star-first",
+                repeat=0,
+                iterations=2,
+                warmup=0,
+                status="completed",
+            ),
+            SegmentRow(
+                label="netstorm", scheduler="netstorm", repeat=0, iterations=3, warmup=1, status="completed"
+            ),
+        ),
+        "fidelity": FidelityRow(verdict="faithful"),
+    }
+    directory.mkdir(parents=True)
+    Manifest(**(fields | changes)).write(directory)  # type: ignore[arg-type]
+    traces = {
+        "dc1-0": [
+            # The other worker is ready last and this one done last: 6 - 2, then 11 - 7.
+            iteration("star-first", 0, (0, 1, 6, 6.5), loss=2.0, accuracy=0.5),
+            iteration("star-first", 1, (6.5, 7, 11, 11.5), loss=1.0, accuracy=0.6),
+            digest("star-first", "aa"),
+            iteration("netstorm", 0, (20, 21, 24, 24)),
+            iteration("netstorm", 1, (24, 25, 26, 26)),
+            iteration("netstorm", 2, (26, 27, 27.5, 27.5)),
+            digest("netstorm", "bb"),
+        ],
+        "dc2-0": [
+            iteration("star-first", 0, (0.5, 2, 5, 5.5), loss=4.0, accuracy=0.7),
+            iteration("star-first", 1, (5.5, 6, 10, 10.5), loss=3.0, accuracy=0.8),
+            digest("star-first", "aa"),
+            iteration("netstorm", 0, (20, 21, 24, 24)),
+            iteration("netstorm", 1, (24, 25, 26, 26)),
+            iteration("netstorm", 2, (26, 27, 27.5, 28)),
+            digest("netstorm", "bb"),
+        ],
+    }
+    for worker, lines in traces.items():
+        folder = directory / "workers" / worker
+        folder.mkdir(parents=True)
+        (folder / "trace.jsonl").write_text("\n".join(lines) + "\n")
+    rows = [
+        ",".join(LINK_COLUMNS),
+        "1,1,star-first,dc1,dc2,100000000,80000000,10000000,0",
+        "2,1,star-first,dc1,dc2,100000000,0,0,0",
+        "2,1,star-first,dc2,dc1,50000000,48000000,6000000,2",
+        "3,1,netstorm,dc2,dc1,50000000,24000000,3000000,0",
+    ]
+    (directory / "links.csv").write_text("\n".join(rows) + "\n")
+    return directory
+
+
+def result_of(directory: Path) -> RunResult:
+    return summarise_run(read_run(directory))
+
+
+def shown(renderable: object) -> str:
+    console = Console(width=250, color_system=None)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def test_synchronisation_is_last_result_minus_last_gradient(tmp_path: Path) -> None:
+    star = result_of(write_run(tmp_path / "r")).schedulers[0]
+    assert star.synchronisation is not None
+    assert star.synchronisation.count == 2
+    assert star.synchronisation.mean == pytest.approx(4.0)
+    assert star.first_synchronisation_s == pytest.approx((4.0,))
+
+
+def test_iteration_times_sum_to_the_time_the_segment_took(tmp_path: Path) -> None:
+    star = result_of(write_run(tmp_path / "r")).schedulers[0]
+    assert star.iteration is not None
+    # From the first start, 0, to the last end, 11.5.
+    assert star.iteration.mean * 2 == pytest.approx(11.5)
+    assert star.iteration.maximum == pytest.approx(6.5)
+
+
+def test_warmup_is_left_out_of_the_times_and_shown(tmp_path: Path) -> None:
+    result = result_of(write_run(tmp_path / "r"))
+    netstorm = result.schedulers[1]
+    assert netstorm.synchronisation is not None
+    assert (netstorm.measured, netstorm.warmup) == (2, 1)
+    assert netstorm.synchronisation.mean == pytest.approx(0.75)
+    assert netstorm.first_synchronisation_s == pytest.approx((3.0,))
+    text = shown(render_report(result))
+    assert "2 + 1 warm-up" in text
+    assert "first synchronisation, with the set-up of connections: star-first 4.00 s; netstorm 3.00 s" in text
+
+
+def test_speedup_is_against_the_first_scheduler(tmp_path: Path) -> None:
+    star, netstorm = result_of(write_run(tmp_path / "r")).schedulers
+    assert star.speedup == pytest.approx(1.0)
+    assert netstorm.speedup == pytest.approx(4.0 / 0.75)
+
+
+def test_carried_bytes_drops_and_busiest_link(tmp_path: Path) -> None:
+    star, netstorm = result_of(write_run(tmp_path / "r")).schedulers
+    assert star.carried_bytes_per_iteration == pytest.approx(16e6 / 2)
+    assert star.dropped_packets == 2
+    assert star.busiest is not None
+    # dc1>dc2 carried 80 Mbit of the 200 that two seconds allowed; dc2>dc1 48 of 50.
+    assert (star.busiest.src, star.busiest.dst) == ("dc2", "dc1")
+    assert star.busiest.utilisation_ratio == pytest.approx(0.96)
+    assert netstorm.carried_bytes_per_iteration == pytest.approx(1e6)
+
+
+def test_loss_and_accuracy_are_the_workers_mean_at_the_last_iteration(tmp_path: Path) -> None:
+    star = result_of(write_run(tmp_path / "r")).schedulers[0]
+    assert star.loss == pytest.approx(2.0)
+    assert star.accuracy == pytest.approx(0.7)
+
+
+def test_bound_is_asked_with_the_bytes_of_the_parameters(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def bound(manifest: Manifest, nbytes: int) -> float:
+        asked.append(nbytes)
+        return 0.5
+
+    result = summarise_run(read_run(write_run(tmp_path / "r")), bound)
+    assert asked == [4_000_000]
+    assert result.schedulers[0].bound_multiple == pytest.approx(8.0)
+    assert "8.0x" in shown(render_report(result))
+
+
+def test_parameters_that_agree_and_that_do_not(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    assert [scheduler.parameters_agree for scheduler in result_of(run).schedulers] == [True, True]
+    trace = run / "workers" / "dc2-0" / "trace.jsonl"
+    trace.write_text(trace.read_text().replace('"bb"', '"cc"'))
+    result = result_of(run)
+    assert [scheduler.parameters_agree for scheduler in result.schedulers] == [True, False]
+    assert result.schedulers[1].disagreeing == ("netstorm: dc2-0",)
+    assert "parameters differ: netstorm: dc2-0" in shown(render_report(result))
+
+
+def test_a_worker_without_a_digest_is_no_agreement(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    trace = run / "workers" / "dc2-0" / "trace.jsonl"
+    trace.write_text("\n".join(line for line in trace.read_text().splitlines() if '"bb"' not in line))
+    assert result_of(run).schedulers[1].parameters_agree is False
+
+
+def test_an_iteration_that_a_worker_lacks_has_no_time(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    trace = run / "workers" / "dc2-0" / "trace.jsonl"
+    lines = trace.read_text().splitlines()
+    trace.write_text("\n".join([lines[0], *lines[2:-2], lines[-2][:25]]))
+    result = result_of(run)
+    star = result.schedulers[0]
+    assert star.synchronisation is not None
+    assert star.synchronisation.count == 1
+    assert "star-first: 1 iterations lack a worker's record" in result.problems
+    assert any("dc2-0/trace.jsonl: line 5 is not JSON" in problem for problem in result.problems)
+
+
+def test_a_failed_run_reports_what_there_is(tmp_path: Path) -> None:
+    failure = FailureRow(message="the worker dc2-0 ended with status 1", exit_code=5)
+    run = write_run(tmp_path / "r", status="failed", failure=failure)
+    shutil.rmtree(run / "workers" / "dc2-0")
+    (run / "links.csv").unlink()
+    result = result_of(run)
+    assert result.schedulers[0].synchronisation is None
+    assert result.schedulers[0].busiest is None
+    text = shown(render_report(result))
+    assert "failed: the worker dc2-0 ended with status 1" in text
+    assert "workers/dc2-0/trace.jsonl: No such file" in text
+
+
+def test_json_form(tmp_path: Path) -> None:
+    report = json.loads(json.dumps(result_to_json(result_of(write_run(tmp_path / "r")))))
+    assert report["schema"] == 1
+    assert report["run"]["scale_ratio"] == 0.5
+    assert report["fidelity"]["verdict"] == "faithful"
+    netstorm = report["schedulers"][1]
+    assert netstorm["scheduler"] == "netstorm"
+    assert netstorm["synchronisation_s"]["mean"] == pytest.approx(0.75)
+    assert netstorm["speedup_ratio"] == pytest.approx(16 / 3)
+    assert netstorm["parameters"] == {"agree": True, "sha256": ["bb"], "disagreeing": []}
+
+
+def test_a_copy_gives_the_same_report(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    copy = shutil.copytree(run, tmp_path / "elsewhere" / "r")
+    there, here = result_to_json(result_of(copy)), result_to_json(result_of(run))
+    there["run"].pop("path")
+    here["run"].pop("path")
+    assert there == here
+
+
+def test_scale_is_shown(tmp_path: Path) -> None:
+    assert "pair, rates x 0.5, 2 sites, 2 workers, 1,000,000 parameters" in shown(
+        render_report(result_of(write_run(tmp_path / "r")))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no integer 'schema'"),
+        ('{"schema": 99}', "schema 99, this version reads up to 1"),
+        ('{"schema": 1, "id": "x"}', "name: Field required"),
+    ],
+)
+def test_damaged_manifest(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(InvalidFileError, match=message):
+        read_manifest(tmp_path)
+
+
+def test_no_manifest(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFileError, match="is this a run directory"):
+        read_manifest(tmp_path)
+
+
+def test_find_run(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    first = write_run(root / "20250101t000000z-quickstart-aaaaaa")
+    second = write_run(root / "20250102t000000z-quickstart-bbbbbb")
+    (root / "not-a-run").mkdir()
+    assert list_runs(root) == (first.name, second.name)
+    assert find_run("last", root) == second
+    assert find_run("aaaaaa", root) == first
+    assert find_run("quickstart-bbbbbb", root) == second
+    assert find_run(first.name, root) == first
+    assert find_run(str(first), tmp_path) == first
+    with pytest.raises(InvalidFileError, match="no run 'zzz'"):
+        find_run("zzz", root)
+    with pytest.raises(InvalidFileError, match="`testbed run quickstart` makes one"):
+        find_run("last", tmp_path / "nothing")
+
+
+def test_compare(tmp_path: Path) -> None:
+    a = result_of(write_run(tmp_path / "a", experiment={"name": "x", "training": {"batch": 32}}))
+    b = result_of(
+        write_run(tmp_path / "b", experiment={"name": "y", "training": {"batch": 64}}, world="simulated")
+    )
+    comparison = compare_runs(a, b)
+    assert [row.scheduler for row in comparison.rows] == ["star-first", "netstorm"]
+    assert comparison.rows[0].synchronisation_ratio == pytest.approx(1.0)
+    assert comparison.differences == ("training.batch: 32, 64",)
+    assert comparison_to_json(comparison)["b"]["world"] == "simulated"
+    text = shown(render_comparison(comparison))
+    assert "A: a  emulated pair x 0.5" in text
+    assert "differs: training.batch: 32, 64" in text
+
+
+def test_compare_with_a_run_that_lacks_a_scheduler(tmp_path: Path) -> None:
+    a = result_of(write_run(tmp_path / "a"))
+    segments = (SegmentRow(label="netstorm", scheduler="netstorm", repeat=0, iterations=3, warmup=1),)
+    b = result_of(write_run(tmp_path / "b", segments=segments))
+    row = compare_runs(a, b).rows[0]
+    assert (row.scheduler, row.synchronisation_b_s, row.synchronisation_ratio) == ("star-first", None, None)
+
+
+def test_list_of_runs(tmp_path: Path) -> None:
+    text = shown(render_runs([result_of(write_run(tmp_path / "one"))], ["two: damaged"]))
+    assert "star-first 4.00, netstorm 0.750" in text
+    assert "2023-11-14 22:13:20" in text
+    assert "note: two: damaged" in text
+
+
+def test_summary_of_a_known_sample() -> None:
+    summary = summarise([1.0, 2.0, 3.0, 4.0])
+    assert summary is not None
+    assert (summary.mean, summary.median, summary.minimum, summary.maximum) == (2.5, 2.5, 1.0, 4.0)
+    assert summary.p95 == pytest.approx(3.85)
+    # Student's t for 3 degrees of freedom is 3.182; the standard error is 0.6455.
+    assert summary.interval == pytest.approx((2.5 - 2.0542, 2.5 + 2.0542), abs=1e-3)
+
+
+def test_interval_is_that_of_the_repeats_means() -> None:
+    groups = [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+    summary = summarise([value for group in groups for value in group], groups)
+    assert summary is not None
+    # Of 1, 2, 3: t(2) = 4.303, standard error 0.57735.
+    assert summary.interval == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-3)
+
+
+def test_small_samples() -> None:
+    assert summarise([]) is None
+    single = summarise([3.0])
+    assert single is not None
+    assert single.interval is None
+    assert single.p95 == 3.0
+    with pytest.raises(ValueError, match="empty"):
+        percentile([], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0.0123, "0.012"), (1.234, "1.23"), (12.34, "12.3"), (1234.5, "1234")]
+)
+def test_seconds(value: float | None, text: str) -> None:
+    assert seconds(value) == text

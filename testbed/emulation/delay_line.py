@@ -175,11 +175,13 @@ class DelayLine:
         return self._directions[index].pipe.held_frames
 
     def do_detach(self, *, index: int) -> dict[str, Any]:
-        """Stop carrying a direction. What it still holds is sent in time; its final counters are the answer."""
-        direction = self._directions.pop(index) self._receive(direction)
-        self._unwatch(direction.source.fileno()) direction.poll_missed() direction.source.close()  # the
-        sink is closed with the last held frame, when nothing refers to it any more return
-        direction.pipe.counters.to_dict()
+        """Stop carrying a direction; its final counters are the answer. What it still holds is sent in time."""
+        direction = self._directions.pop(index)
+        self._receive(direction)
+        self._unwatch(direction.source.fileno())
+        direction.poll_missed()
+        direction.source.close()  # the sink closes with the last held frame, when nothing refers to it any more
+        return direction.pipe.counters.to_dict()
 
     def do_counters(self) -> dict[str, dict[str, Any]]:
         """The counters of every attached direction, by its index (as text, as JSON's keys are)."""

@@ -1,4 +1,4 @@
-"""What one direction of a link does to frames besides its rate: delay, jitter, loss, silence. Pure; no clock, no I/O.
+"""What one direction of a link does to frames besides its rate: delay, jitter, loss, silence. Pure.
 
 Frames keep their order whatever the jitter: a frame is never released before the one ahead of it, because
 reordering is a different fault than a varying delay and makes TCP retransmit for nothing.
@@ -95,7 +95,7 @@ class Pipe:
         self._random = random.Random(seed).random
 
     def admit(self, size: int, now_ns: int) -> int | None:
-        """When a frame of `size` bytes that arrived now is to leave, or None when it is dropped (and counted)."""
+        """When a frame of `size` bytes that arrived now is to leave, or None when it is dropped."""
         how = self.impairment
         if how.blackhole:
             self.counters.drops["blackhole"] += 1

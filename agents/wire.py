@@ -105,8 +105,8 @@ class Decoder:
             view of exactly that length. It may raise `ProtocolError` to refuse the frame before its payload
             is read.
 
-    Use: read some bytes into `buffer()`, then take the frames that `advance(count)` returns. After an error
-    the decoder is finished and says so.
+    Use: read some bytes into `buffer()`, account for them by `advance`, then call `next_frame` until it gives
+    None. After an error the decoder is finished and says so.
     """
 
     def __init__(self, allocate: Allocate = fresh_buffer) -> None:
@@ -139,31 +139,33 @@ class Decoder:
             self._start, self._end = 0, left
         return self._view[self._end : max(self._end + READ_AHEAD, self._start + self._wanted())]
 
-    def advance(self, count: int) -> list[Frame]:
-        """Account for `count` bytes read into `buffer()`; returns the frames completed by them."""
+    def advance(self, count: int) -> None:
+        """Account for `count` bytes read into `buffer()`."""
+        if self._header is not None:
+            self._filled += count
+        else:
+            self._end += count
+
+    def next_frame(self) -> Frame | None:
+        """The next complete frame, or None until more bytes are read.
+
+        One at a time, so that what a frame changes is in force when the payload of the next one is placed.
+        """
         if self._failed is not None:
             raise self._failed
-        frames: list[Frame] = []
         try:
-            if self._header is not None:
-                self._filled += count
-                if self._filled == len(self._payload):
-                    frames.append(self._finish())
-            else:
-                self._end += count
-                while self._parse_head():
-                    take = min(self._end - self._start, len(self._payload))
-                    if take:
-                        self._payload[:take] = self._view[self._start : self._start + take]
+            if self._header is None:
+                if not self._parse_head():
+                    return None
+                take = min(self._end - self._start, len(self._payload))
+                if take:
+                    self._payload[:take] = self._view[self._start : self._start + take]
                     self._start += take
-                    self._filled = take
-                    if take < len(self._payload):
-                        break
-                    frames.append(self._finish())
+                self._filled = take
+            return self._finish() if self._filled == len(self._payload) else None
         except ProtocolError as error:
             self._failed = error
             raise
-        return frames
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
         """Decode bytes that were read elsewhere; they are copied."""
@@ -173,7 +175,9 @@ class Decoder:
             room = self.buffer()
             take = min(len(room), len(rest))
             room[:take] = rest[:take]
-            frames += self.advance(take)
+            self.advance(take)
+            while (frame := self.next_frame()) is not None:
+                frames.append(frame)
             rest = rest[take:]
         return frames
 

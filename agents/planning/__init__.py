@@ -1,0 +1,1 @@
+"""Schedulers: a bandwidth matrix becomes trees and shares. One scheduler a file; `registry` finds them by name."""

@@ -1,0 +1,87 @@
+"""`netstorm`: the fastest-path aggregation trees (FAPT) of NetStorm, several roots, shares by score.
+
+Source: Li et al., "Accelerating Geo-distributed Machine Learning with Network-Aware Adaptive Tree and Auxiliary Route",
+IEEE/ACM ToN 2024 (arXiv 2404.11352), as its public code computes it (github.com/fengwenjiao/netstorm: van.cc
+add_route, PolicyDecision, compute_performance; kvstore_dist.h EncodeDefaultKey).
+
+Tree of root r. Sending one megabit over (u, v) costs w(u,v) = 1/rate. A site waits for its slowest child, so the
+finish time of a store-and-forward aggregation on tree T is the largest path cost in T to r. No path in T is cheaper
+than the fastest one in the whole graph, hence the union of the fastest paths to r minimises every site's path cost at
+once, and so the maximum. The code enumerates all simple paths in ascending order and keeps the first strict minimum;
+a Dijkstra on the reversed arcs that prefers the lowest next hop gives the same tree in polynomial time.
+
+Score of root r. Not the above but a level-synchronous cost, over the best paths root -> leaf (not leaf -> root, which
+matters where the two directions of a link differ, or with ties):
+    Q(r) = sum over k of  max of w over the k-th hops of the fastest paths r -> v, all v;    score(r) = 1/Q(r).
+The fastest path r -> v follows the parents of v's own tree, so no further search is needed.
+
+Roots: the R of highest score (default all); the code zeroes the smallest one after another, the lowest index first
+among equals. Shares are proportional to the scores. Results go down the push tree reversed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from agents.planning import routes
+from agents.planning.base import NetworkView, Plan, Tree
+from topologies.errors import UsageError
+
+
+@dataclass(frozen=True)
+class NetStorm:
+    """roots: how many roots to keep (R); None = every site."""
+
+    roots: int | None = None
+    name: str = "netstorm"
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], site_names: Sequence[str]) -> NetStorm:
+        """From `roots: R`, a whole number from 1 to the number of sites, or `all`."""
+        roots = options.get("roots", "all")
+        if roots == "all":
+            return cls()
+        if not isinstance(roots, int) or isinstance(roots, bool) or not 1 <= roots <= len(site_names):
+            raise UsageError(
+                f"scheduler netstorm cannot keep {roots!r} roots", hint=f"use 1 to {len(site_names)}, or all"
+            )
+        return cls(roots)
+
+    def plan(self, network: NetworkView) -> Plan:
+        """FAPT of every kept root, in ascending order of the roots."""
+        scores = level_scores(network)
+        kept = keep_roots(scores, network.n if self.roots is None else self.roots)
+        total = math.fsum(scores[r] for r in kept)
+        trees = tuple(
+            Tree(r, scores[r] / total if total else 1.0, scores[r], network.fastest[r].parents) for r in kept
+        )
+        return Plan(self.name, trees)
+
+
+def level_scores(network: NetworkView) -> list[float]:
+    """score(r) = 1/Q(r) in Mbit/s of every site (0 for a single site, which has no link to score)."""
+    scores = []
+    for root in range(network.n):
+        worst: list[float] = []
+        for leaf in range(network.n):
+            path = routes.follow(network.fastest[leaf].parents, root)
+            for level, arc in enumerate(pairwise(path)):
+                if level == len(worst):
+                    worst.append(0.0)
+                worst[level] = max(worst[level], network.cost(arc))
+        level_cost = math.fsum(worst)
+        scores.append(1 / level_cost if level_cost else 0.0)
+    return scores
+
+
+def keep_roots(scores: Sequence[float], count: int) -> list[int]:
+    """The `count` sites of highest score, ascending; among equals the lowest indexes are dropped first."""
+    kept = list(range(len(scores)))
+    while len(kept) > count:
+        least = min(scores[r] for r in kept)
+        kept.remove(next(r for r in kept if routes.at_most(scores[r], least)))
+    return kept

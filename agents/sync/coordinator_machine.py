@@ -1,0 +1,209 @@
+"""The coordinator's side of the protocol, as a pure state machine: the barrier and the issue of policies.
+
+A collective is released when every site is ready for it; releases go out in order of the collectives. A new plan takes
+effect with the next release and not earlier, so no collective ever mixes two plans; of several plans that arrive
+between two releases the last one wins. The release that first uses a policy carries it.
+
+Extension point, the protocol without barrier: instead of gathering `Ready` for every collective, announce a policy
+with `from_seq` = (highest collective begun anywhere) + 2 and let the sites start on their own. `Ready.seq` already
+tells how far each site is, and `PlanAck` when a policy may be relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agents.planning.base import Plan
+from agents.sync.actions import CoordinatorAction, SendToSite, Waiting
+from agents.sync.messages import Abort, PlanAck, ProtocolError, Ready, Release, ToCoordinator
+from agents.sync.policy import Policy
+from topologies.errors import RunFailedError, UsageError
+
+
+class CoordinatorMachine:
+    """Barrier and policies of one job over the given sites.
+
+    next_seq     the collective that is released next
+    aborted      the cause, once the job was stopped
+    """
+
+    def __init__(self, job: str, site_names: Sequence[str]) -> None:
+        self.job = job
+        self.site_names = tuple(site_names)
+        self.next_seq = 0
+        self.aborted: str | None = None
+        n = len(self.site_names)
+        self._ready: dict[int, dict[int, Ready]] = {}
+        self._ready_below = [0] * n
+        self._completed_below = [0] * n
+        self._current: Policy | None = None
+        self._pending: Policy | None = None
+        self._retained: dict[int, Policy] = {}
+        self._acked: dict[int, set[int]] = {}
+        self._retired_below = 0
+
+    # ---- inputs
+
+    def set_plan(
+        self, plan: Plan, chunk_elements: int, hop_paths: Mapping[tuple[int, int], int] | None = None
+    ) -> list[CoordinatorAction]:
+        """Use this plan from the next release on. A plan equal to the current one changes nothing.
+
+        Returns actions because the first plan releases what was waiting for one.
+        """
+        self._check_running()
+        if plan.n_sites != len(self.site_names):
+            raise UsageError(
+                f"a plan for {plan.n_sites} sites, but job {self.job} has {len(self.site_names)}"
+            )
+        if chunk_elements < 1:
+            raise UsageError(f"a chunk of {chunk_elements} elements is impossible", hint="use at least 1")
+        version = 1 if self._current is None else self._current.version + 1
+        policy = Policy(version, self.next_seq, plan, chunk_elements, dict(hop_paths or {}))
+        current = self._current
+        same = current is not None and (plan, chunk_elements, policy.hop_paths) == (
+            current.plan,
+            current.chunk_elements,
+            current.hop_paths,
+        )
+        self._pending = None if same else policy
+        return self._release_what_is_ready()
+
+    def on_message(self, message: ToCoordinator) -> list[CoordinatorAction]:
+        """A message from a site. ProtocolError for what no correct site sends; then call `abort(str(error))`."""
+        if self.aborted is not None:
+            return []
+        if message.job != self.job:
+            raise ProtocolError(f"a message of job {message.job} reached the coordinator of job {self.job}")
+        if isinstance(message, Ready):
+            return self._on_ready(message)
+        if isinstance(message, PlanAck):
+            self._on_ack(message)
+            return []
+        return self._stop(message.cause, without=message.site)
+
+    def site_lost(self, site: int, why: str) -> list[CoordinatorAction]:
+        """The connection to a site is gone: the job stops at all others with this as its cause."""
+        if self.aborted is not None:
+            return []
+        return self._stop(f"site {self.site_names[site]} was lost: {why}", without=site)
+
+    def abort(self, cause: str) -> list[CoordinatorAction]:
+        """Stop the job at all sites."""
+        return [] if self.aborted is not None else self._stop(cause, without=None)
+
+    # ---- introspection
+
+    @property
+    def version(self) -> int:
+        """The policy version of the latest release; 0 before the first."""
+        return 0 if self._current is None else self._current.version
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy of the latest release."""
+        return self._current
+
+    @property
+    def retained(self) -> tuple[int, ...]:
+        """The policy versions that some site may still need."""
+        return tuple(sorted(self._retained))
+
+    def acked(self, version: int) -> frozenset[int]:
+        """The sites that have installed a retained policy version."""
+        return frozenset(self._acked.get(version, ()))
+
+    def waiting_for(self, seq: int) -> Waiting:
+        """What holds back the release of collective `seq`."""
+        if seq < self.next_seq:
+            return Waiting(f"nothing: collective {seq} of job {self.job} is released")
+        late = tuple(k for k in range(len(self.site_names)) if self._ready_below[k] <= seq)
+        if late:
+            return Waiting(f"{self._names(late)} to be ready for collective {seq} of job {self.job}", late)
+        return Waiting(f"the first plan of job {self.job}: all sites are ready for collective {seq}")
+
+    # ---- ready and release
+
+    def _on_ready(self, ready: Ready) -> list[CoordinatorAction]:
+        site, seq = self._checked_site(ready.site), ready.seq
+        if seq < self._ready_below[site]:
+            return []
+        if seq != self._ready_below[site]:
+            raise ProtocolError(
+                f"{self.site_names[site]} is ready for collective {seq}, but its next one is {self._ready_below[site]}"
+            )
+        self._ready_below[site] = seq + 1
+        self._completed_below[site] = max(self._completed_below[site], ready.completed)
+        gathered = self._ready.setdefault(seq, {})
+        gathered[site] = ready
+        if len({r.digest for r in gathered.values()}) > 1:
+            return self._stop(self._mismatch(seq, gathered), without=None)
+        return self._release_what_is_ready()
+
+    def _release_what_is_ready(self) -> list[CoordinatorAction]:
+        actions: list[CoordinatorAction] = []
+        while min(self._ready_below) > self.next_seq and (self._pending or self._current):
+            seq = self.next_seq
+            self.next_seq = seq + 1
+            del self._ready[seq]
+            fresh: Policy | None = None
+            if self._pending is not None:
+                waiting = self._pending
+                fresh = Policy(waiting.version, seq, waiting.plan, waiting.chunk_elements, waiting.hop_paths)
+                self._current, self._pending = fresh, None
+                self._retained[fresh.version] = fresh
+                self._acked[fresh.version] = set()
+            assert self._current is not None
+            self._retire()
+            release = Release(self.job, seq, self._current.version, fresh, self._retired_below)
+            actions += [SendToSite(site, release) for site in range(len(self.site_names))]
+        return actions
+
+    def _on_ack(self, ack: PlanAck) -> None:
+        site = self._checked_site(ack.site)
+        if ack.version > self.version:
+            raise ProtocolError(
+                f"{self.site_names[site]} acknowledges policy {ack.version}, but the newest is {self.version}"
+            )
+        if ack.version in self._acked:
+            self._acked[ack.version].add(site)
+            self._retire()
+
+    def _retire(self) -> None:
+        """Forget policies older than one that all sites have, once all their collectives are complete everywhere."""
+        complete = min(self._completed_below)
+        for version, policy in self._retained.items():
+            if len(self._acked[version]) == len(self.site_names) and policy.from_seq <= complete:
+                self._retired_below = max(self._retired_below, version)
+        for version in [v for v in self._retained if v < self._retired_below]:
+            del self._retained[version]
+            del self._acked[version]
+
+    # ---- endings and helpers
+
+    def _mismatch(self, seq: int, gathered: Mapping[int, Ready]) -> str:
+        groups: dict[str, list[int]] = {}
+        for site in sorted(gathered):
+            groups.setdefault(gathered[site].digest, []).append(site)
+        claims = [f"{self._names(sites)} submitted {gathered[sites[0]].summary}" for sites in groups.values()]
+        return f"the sites do not agree on collective {seq} of job {self.job}: {'; '.join(claims)}"
+
+    def _stop(self, cause: str, without: int | None) -> list[CoordinatorAction]:
+        self.aborted = cause
+        self._ready.clear()
+        notice = Abort(self.job, cause)
+        return [SendToSite(site, notice) for site in range(len(self.site_names)) if site != without]
+
+    def _check_running(self) -> None:
+        if self.aborted is not None:
+            raise RunFailedError(f"job {self.job} has stopped: {self.aborted}")
+
+    def _checked_site(self, site: int) -> int:
+        if not 0 <= site < len(self.site_names):
+            raise ProtocolError(
+                f"job {self.job} has no site {site}: its {len(self.site_names)} sites count from 0"
+            )
+        return site
+
+    def _names(self, sites: Sequence[int]) -> str:
+        return ", ".join(self.site_names[site] for site in sites)

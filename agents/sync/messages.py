@@ -1,0 +1,124 @@
+"""Everything that crosses between the machines, as frozen data.
+
+`ChunkMessage` goes from site to site over the WAN. `Ready`, `PlanAck` and `Abort` go from a site to the coordinator,
+`Release` and `Abort` from the coordinator to the sites. How they are laid out on the wire is the transport's matter;
+`control_to_dict` and `control_from_dict` give plain values (msgpack or JSON) for the control messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agents.sync.payload import Payload
+from agents.sync.policy import Policy
+from topologies.errors import RunFailedError
+
+Direction = Literal["up", "down"]
+
+
+class ProtocolError(RunFailedError):
+    """A message that a correct peer cannot have sent. The job stops with this as its named cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkMessage:
+    """One chunk on one hop of its tree.
+
+    job, seq   the collective        version  the policy under which `tree` has a meaning
+    chunk      index in the collective's chunk table (`Policy.chunk_table`); `part` is that chunk's part
+    direction  "up": a partial sum for the parent; "down": the result for a child
+    src        the site that sent this hop      tree   index of the policy's tree
+
+    Deduplicated by (job, seq, chunk, src, direction). The order on a link is a function of
+    (seq, tree, chunk, direction, src, receiver), see `Policy.priority`.
+    """
+
+    job: str
+    seq: int
+    version: int
+    part: int
+    chunk: int
+    direction: Direction
+    src: int
+    tree: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Site to coordinator: all workers of `site` have submitted collective `seq`.
+
+    digest, summary  fingerprint and one-line description of the collective as this site sees it
+    completed        every collective with a number below this is complete at this site
+    """
+
+    job: str
+    site: int
+    seq: int
+    digest: str
+    summary: str
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAck:
+    """Site to coordinator: policy `version` is installed."""
+
+    job: str
+    site: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Coordinator to every site: collective `seq` runs under policy `version`.
+
+    policy         the policy itself the first time that its version is used, else None
+    retired_below  every site has installed this version and completed all collectives of the older ones, so older
+                   policies may be dropped
+    """
+
+    job: str
+    seq: int
+    version: int
+    policy: Policy | None
+    retired_below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The job stops for the named cause: from a site (`site` is set) to the coordinator, from there to all sites."""
+
+    job: str
+    cause: str
+    site: int | None = None
+
+
+ToCoordinator = Ready | PlanAck | Abort
+ToSite = Release | Abort
+
+
+def control_to_dict(message: ToCoordinator | ToSite) -> dict[str, Any]:
+    """A control message as plain values; `type` names the class."""
+    plain: dict[str, Any] = {"type": type(message).__name__.lower()}
+    for name in message.__slots__:
+        value = getattr(message, name)
+        plain[name] = value.to_dict() if isinstance(value, Policy) else value
+    return plain
+
+
+def control_from_dict(plain: dict[str, Any]) -> ToCoordinator | ToSite:
+    """The inverse of `control_to_dict`. ProtocolError when it is no control message."""
+    fields = dict(plain)
+    kind = fields.pop("type", None)
+    types: dict[Any, type[Any]] = {"ready": Ready, "planack": PlanAck, "release": Release, "abort": Abort}
+    if kind not in types:
+        raise ProtocolError(f"unknown control message {kind!r}")
+    if fields.get("policy") is not None:
+        fields["policy"] = Policy.from_dict(fields["policy"])
+    try:
+        message: ToCoordinator | ToSite = types[kind](**fields)
+    except TypeError as error:
+        raise ProtocolError(f"malformed {kind} message: {error}") from None
+    return message

@@ -1,0 +1,198 @@
+"""A versioned plan, and what each site derives from it.
+
+A policy is issued by the coordinator with the release of a collective and holds from that collective on. Every site
+derives the same relations (who is above and below it in each tree) and the same chunk tables from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from agents.chunks import Chunk, allocate, on_one_tree
+from agents.planning.base import Plan, Tree
+from agents.sync.spec import CollectiveSpec, is_floating
+from topologies.paths import Path, direct_path_number
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one site does for the chunks of one tree with given contributors and targets.
+
+    own            this site contributes
+    up_from        bit mask of the children that send a partial sum
+    up_to          where the partial sum goes; None at the root, or when nothing comes together here
+    down_from      who sends the result; None at the root, or when no result passes here
+    down_to        children that get the result from here
+    deliver        this site wants the result
+    merges         something comes together here (own or from below), so there is a partial sum to wait for
+    """
+
+    own: bool
+    up_from: int
+    up_to: int | None
+    down_from: int | None
+    down_to: tuple[int, ...]
+    deliver: bool
+    merges: bool
+
+
+class Relation:
+    """One tree seen by all sites: children, depths and subtrees of the push and the pull direction.
+
+    push_children[v], pull_children[v]   ascending
+    depth[v]                             hops from v up to the root
+    below_push[v], below_pull[v]         bit mask of the sites of the subtree at v, v included
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self.root = tree.root
+        self.push_parents = tree.parents
+        self.pull_parents = tree.down_parents
+        self.push_children, self.below_push, self.depth = _derive(tree.root, tree.parents)
+        self.pull_children, self.below_pull, _ = _derive(tree.root, tree.down_parents)
+        self._roles: dict[tuple[int, int, int], Role] = {}
+
+    def role(self, site: int, contributors: int, targets: int) -> Role:
+        """The role of `site` when the bit masks `contributors` and `targets` say who gives and who wants."""
+        key = (site, contributors, targets)
+        role = self._roles.get(key)
+        if role is None:
+            role = self._roles[key] = self._make_role(site, contributors, targets)
+        return role
+
+    def _make_role(self, site: int, contributors: int, targets: int) -> Role:
+        if not targets:
+            contributors = 0  # nobody wants it, so nothing moves
+        own = bool(contributors >> site & 1)
+        up_from = 0
+        for child in self.push_children[site]:
+            if self.below_push[child] & contributors:
+                up_from |= 1 << child
+        merges = own or up_from != 0
+        at_root = site == self.root
+        down_to = tuple(c for c in self.pull_children[site] if self.below_pull[c] & targets)
+        passes = bool(self.below_pull[site] & targets)
+        return Role(
+            own=own,
+            up_from=up_from,
+            up_to=self.push_parents[site] if merges else None,
+            down_from=self.pull_parents[site] if passes and not at_root else None,
+            down_to=down_to,
+            deliver=bool(targets >> site & 1),
+            merges=merges,
+        )
+
+
+def _derive(
+    root: int, parents: tuple[int | None, ...]
+) -> tuple[tuple[tuple[int, ...], ...], list[int], list[int]]:
+    n = len(parents)
+    children: list[list[int]] = [[] for _ in range(n)]
+    for v, parent in enumerate(parents):
+        if parent is not None:
+            children[parent].append(v)
+    order = [root]
+    depth = [0] * n
+    for u in order:
+        for v in children[u]:
+            depth[v] = depth[u] + 1
+            order.append(v)
+    below = [1 << v for v in range(n)]
+    for v in reversed(order):
+        parent = parents[v]
+        if parent is not None:
+            below[parent] |= below[v]
+    return tuple(tuple(c) for c in children), below, depth
+
+
+def hop_paths_of(
+    plan: Plan, path_sets: Mapping[tuple[int, int], tuple[Path, ...]]
+) -> dict[tuple[int, int], int]:
+    """The network path number of every hop of a plan: neighbours use their direct link, others the primary (0)."""
+    numbers: dict[tuple[int, int], int] = {}
+    for tree in plan.trees:
+        for site, (up, down) in enumerate(zip(tree.parents, tree.down_parents, strict=True)):
+            if up is not None:
+                numbers[site, up] = direct_path_number(path_sets, site, up) or 0
+            if down is not None:
+                numbers[down, site] = direct_path_number(path_sets, down, site) or 0
+    return numbers
+
+
+@dataclass(frozen=True)
+class Policy:
+    """version         1, 2, ... in the order of issue
+    from_seq        the first collective that runs under it
+    plan            trees and shares
+    chunk_elements  C, the largest chunk
+    hop_paths       network path number for (sender, receiver); absent = 0, the primary
+    """
+
+    version: int
+    from_seq: int
+    plan: Plan
+    chunk_elements: int
+    hop_paths: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def n_sites(self) -> int:
+        return self.plan.n_sites
+
+    @cached_property
+    def relations(self) -> tuple[Relation, ...]:
+        """One relation per tree of the plan."""
+        return tuple(Relation(tree) for tree in self.plan.trees)
+
+    def path(self, src: int, dst: int) -> int:
+        return self.hop_paths.get((src, dst), 0)
+
+    def chunk_table(self, spec: CollectiveSpec) -> tuple[Chunk, ...]:
+        """The chunks of a collective, the same at every site.
+
+        All-reduces of floating type and more than one chunk are spread over the trees by their shares; everything
+        else takes the main tree.
+        """
+        sizes = tuple(part.elements for part in spec.parts)
+        if (
+            spec.kind == "allreduce"
+            and is_floating(spec.dtype)
+            and max(sizes, default=0) > self.chunk_elements
+        ):
+            return allocate(sizes, self.chunk_elements, self.plan.shares)
+        return on_one_tree(sizes, self.chunk_elements, self.plan.main_tree)
+
+    def priority(self, seq: int, chunk: Chunk, direction: str, src: int, dst: int) -> tuple[float, int]:
+        """The sort key of a chunk among those that wait at `src` for `dst`: smallest first, equal ones in FIFO order.
+
+        A function of the policy alone, so every site computes it without clock or message. An order by slack, which
+        also looks at the tree, the direction and the hop, fits here without any other change.
+        """
+        if self.plan.link_order == "index":
+            return float(seq), chunk.index
+        return 0.0, 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the wire (msgpack or JSON), sites as indexes; the inverse of `from_dict`."""
+        return {
+            "version": self.version,
+            "from_seq": self.from_seq,
+            "scheduler": self.plan.scheduler,
+            "link_order": self.plan.link_order,
+            "trees": [tree.to_dict() for tree in self.plan.trees],
+            "chunk_elements": self.chunk_elements,
+            "hop_paths": [[u, v, path] for (u, v), path in sorted(self.hop_paths.items())],
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Policy:
+        trees = tuple(Tree.from_dict(tree) for tree in plain["trees"])
+        return cls(
+            version=plain["version"],
+            from_seq=plain["from_seq"],
+            plan=Plan(plain["scheduler"], trees, plain["link_order"]),
+            chunk_elements=plain["chunk_elements"],
+            hop_paths={(u, v): path for u, v, path in plain["hop_paths"]},
+        )

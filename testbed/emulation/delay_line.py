@@ -175,12 +175,12 @@ class DelayLine:
         return self._directions[index].pipe.held_frames
 
     def do_detach(self, *, index: int) -> dict[str, Any]:
-        """Stop carrying a direction; its final counters are the answer. What it still holds is sent in time."""
+        """Stop carrying a direction; the answer is its counters. What it holds is still sent in time."""
         direction = self._directions.pop(index)
         self._receive(direction)
         self._unwatch(direction.source.fileno())
         direction.poll_missed()
-        direction.source.close()  # the sink closes with the last held frame, when nothing refers to it any more
+        direction.source.close()  # the sink closes with the last held frame
         return direction.pipe.counters.to_dict()
 
     def do_counters(self) -> dict[str, dict[str, Any]]:

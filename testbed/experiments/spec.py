@@ -31,9 +31,9 @@ MANAGEMENT = "management"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _MODEL_FORMS = "mlp-<parameters> such as mlp-2m, fedavg-2nn, fedavg-cnn, tensor-<elements> such as tensor-1m"
-_MODEL = re.compile(
-    r"(?P<kind>mlp|tensor)-(?P<number>[1-9]\d*)(?P<unit>[km]?)|fedavg-2nn|fedavg-cnn", re.ASCII
-)
+_COUNT = r"[1-9]\d*[km]?"
+_MODEL = re.compile(rf"mlp-{_COUNT}|tensor-{_COUNT}(\+{_COUNT})*|fedavg-2nn|fedavg-cnn", re.ASCII)
+_FACTORS = {"k": 1_000, "m": 1_000_000}
 
 
 class _Strict(BaseModel):
@@ -98,6 +98,16 @@ class Training(_Strict):
     def numpy_only(self) -> bool:
         """Whether the workers need no torch: they add integers, and check the sums."""
         return self.model.startswith("tensor-")
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """The sizes in elements of the tensors of a `tensor-` model, one all-reduce each; empty for others."""
+        if not self.numpy_only:
+            return ()
+        return tuple(
+            int(size.rstrip("km")) * _FACTORS.get(size[-1], 1)
+            for size in self.model.removeprefix("tensor-").split("+")
+        )
 
 
 class SchedulerEntry(_Strict):
@@ -231,8 +241,17 @@ def list_experiments() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in LIBRARY.glob("*.yaml")))
 
 
-def load_experiment(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> LoadedExperiment:
+def load_experiment(name_or_path: str | Path) -> Experiment:
     """An experiment of the library by its name, or one from a file, checked against its topology.
+
+    Raises:
+        InvalidFileError: naming the file, the line, the key and what to do.
+    """
+    return open_experiment(name_or_path).spec
+
+
+def open_experiment(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> LoadedExperiment:
+    """An experiment ready to run: the file's contents, its topology at scale, and its segments.
 
     Args:
         name_or_path: a plain word is looked up in the library first, then as a file.

@@ -1,0 +1,41 @@
+"""`testbed compare RUN_A RUN_B`: two runs beside each other, such as one of each world."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from testbed.cli.output import Format, FormatOption, console, print_json
+from testbed.report.find import RUNS
+
+_HELP = "A run directory, a run's id, or `last`."
+
+
+def register(app: typer.Typer) -> None:
+    app.command("compare")(compare)
+
+
+def compare(
+    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=_HELP)],
+    run_b: Annotated[str, typer.Argument(metavar="RUN_B", help=_HELP)],
+    runs: Annotated[Path, typer.Option("--runs", help="The folder that holds the run directories.")] = Path(
+        RUNS
+    ),
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Set two runs side by side, scheduler by scheduler; ratios are B over A."""
+    from testbed.report.bounds import bound_seconds
+    from testbed.report.compare import compare_runs, comparison_to_json
+    from testbed.report.find import find_run
+    from testbed.report.measurements import read_run
+    from testbed.report.summary import summarise_run
+    from testbed.report.text import render_comparison
+
+    a, b = (summarise_run(read_run(find_run(run, runs)), bound_seconds) for run in (run_a, run_b))
+    comparison = compare_runs(a, b)
+    if format is Format.JSON:
+        print_json(comparison_to_json(comparison))
+    else:
+        console().print(render_comparison(comparison))

@@ -1,0 +1,404 @@
+"""The `torch.distributed` backend `stormbed`: every collective goes through the agent of this worker's site.
+
+A Python subclass of `ProcessGroup`; checked with torch 2.13. The methods and their argument lists are torch's
+(torch/distributed/distributed_c10d.py, and PyProcessGroup.hpp for the calls that DDP makes from C++).
+
+Collectives keep their order of calls, which must be the same at every rank; `send` and `recv` stand beside
+that order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+
+from agents.worker.arguments import (
+    Batch,
+    check_tag,
+    concatenated,
+    listed,
+    reduce_op,
+    root_rank,
+    split_into,
+    timeout_seconds,
+)
+from agents.worker.buffers import check, for_reduction, for_transfer
+from agents.worker.work import CollectiveWork, Record, Watchdog
+from topologies.errors import StormbedError
+
+if TYPE_CHECKING:
+    from agents.local import LocalClient
+
+BACKEND: Final = "stormbed"
+# Exchanges of all-to-all are point to point. Tags of users are not negative.
+ALL_TO_ALL_TAG: Final = -1
+KEPT_RECORDS: Final = 4096
+
+
+class StormbedProcessGroup(dist.ProcessGroup):
+    """All workers of a job, as `torch.distributed` sees them.
+
+    Args:
+        client: the connection to this site's agent, joined.
+        timeout: the longest that a collective may take; then it fails, also for waiters in C++.
+        owned: whether `shutdown` closes the client.
+    """
+
+    def __init__(self, client: LocalClient, timeout: timedelta, *, owned: bool = False) -> None:
+        super().__init__(client.rank, client.world_size)
+        self.client = client
+        self._owned = owned
+        self._rank: int = client.rank
+        self._world: int = client.world_size
+        self._timeout_s = timeout.total_seconds()
+        self._lock = threading.Lock()
+        self._watchdog = Watchdog()
+        self._records: deque[Record] = deque(maxlen=KEPT_RECORDS)
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._name = ""
+        self._desc = ""
+
+    # --- what torch asks about the group ---
+
+    def getBackendName(self) -> str:
+        return BACKEND
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        return self._desc
+
+    def setGroupDesc(self, desc: str) -> None:
+        self._desc = desc
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long collectives called from now on may take."""
+        self._timeout_s = timeout.total_seconds()
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.set_timeout(timeout)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The cause of the first failed collective, or None.
+
+        After it the ranks are no longer in step, and every further collective fails with it.
+        """
+        return self._failure
+
+    def take_records(self) -> list[Record]:
+        """The collectives handed over since the last call, oldest first (the last 4096 at most)."""
+        with self._lock:
+            taken = list(self._records)
+            self._records.clear()
+        return taken
+
+    def shutdown(self) -> None:
+        """Ends the watchdog, and the connection if it is the group's own. May be called again."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._watchdog.close()
+        if self._owned:
+            self.client.close()
+
+    def abort(self) -> None:
+        self.shutdown()
+
+    # --- reductions ---
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> CollectiveWork:
+        return self._reduce_all("allreduce", listed(tensors), reduce_op(opts), timeout_seconds(opts))
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> CollectiveWork:
+        return self._reduce_all("allreduce", listed(tensors), reduce_op(opts), timeout_seconds(opts))
+
+    def _reduce_all(
+        self, kind: str, tensors: list[torch.Tensor], op: str, timeout_s: float | None
+    ) -> CollectiveWork:
+        record = self._begin(kind, tensors)
+        batch = Batch()
+        if record.elements:
+            # Several tensors travel as one: a wide-area network charges by the round trip.
+            whole = tensors[0] if len(tensors) == 1 else concatenated(tensors)
+            buffer = for_reduction(whole, op, self._world)
+            batch.add(partial(self.client.allreduce, buffer.array, buffer.op), buffer)
+            if len(tensors) > 1:
+                batch.finishers.append(lambda: split_into(whole, tensors))
+        return self._launch(record, batch, tensors, timeout_s)
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> CollectiveWork:
+        (tensor,) = listed(tensors)
+        root = root_rank(opts)
+        record = self._begin("reduce", [tensor])
+        batch = Batch()
+        if record.elements:
+            name = reduce_op(opts if op is None else op)
+            buffer = for_reduction(tensor, name, self._world, written=root == self._rank)
+            batch.add(partial(self.client.reduce, buffer.array, root, buffer.op), buffer)
+        return self._launch(record, batch, [tensor], timeout_seconds(opts))
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
+        (output,) = listed(outputs)
+        (parts,) = inputs
+        record = self._begin("reduce_scatter", [output, *parts])
+        batch = Batch()
+        self._scatter_reduced(batch, output, list(parts), reduce_op(opts))
+        return self._launch(record, batch, [output], timeout_seconds(opts))
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, inputs: torch.Tensor, opts: Any = None
+    ) -> CollectiveWork:
+        return self.reduce_scatter_single_coalesced([output], [inputs], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> CollectiveWork:
+        record = self._begin("reduce_scatter", [*outputs, *inputs])
+        batch = Batch()
+        for output, whole in zip(outputs, inputs, strict=True):
+            self._scatter_reduced(batch, output, self._in_parts(whole, output), reduce_op(opts))
+        return self._launch(record, batch, outputs, timeout_seconds(opts))
+
+    def _scatter_reduced(
+        self, batch: Batch, output: torch.Tensor, parts: list[torch.Tensor], op: str
+    ) -> None:
+        """One reduction to each rank, so every element crosses the network once."""
+        self._expect_parts("reduce_scatter", parts)
+        if any(part.numel() != output.numel() for part in parts):
+            raise RuntimeError("reduce_scatter: every part must have as many elements as the output")
+        if not output.numel():
+            return
+        for rank, part in enumerate(parts):
+            mine = rank == self._rank
+            if mine:
+                output.detach().copy_(part.detach().reshape(output.shape))
+            buffer = for_reduction(output if mine else part, op, self._world, written=mine)
+            batch.add(partial(self.client.reduce, buffer.array, rank, buffer.op), buffer)
+
+    # --- transfers ---
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> CollectiveWork:
+        (tensor,) = listed(tensors)
+        root = root_rank(opts)
+        record = self._begin("broadcast", [tensor])
+        batch = Batch()
+        if record.elements:
+            buffer = for_transfer(tensor, written=root != self._rank)
+            batch.add(partial(self.client.broadcast, buffer.array, root), buffer)
+        return self._launch(record, batch, [tensor], timeout_seconds(opts))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
+        (tensor,) = listed(inputs)
+        (parts,) = outputs
+        record = self._begin("allgather", [tensor, *parts])
+        batch = Batch()
+        self._gather_everywhere(batch, list(parts), tensor)
+        return self._launch(record, batch, [list(parts)], timeout_seconds(opts))
+
+    def allgather_coalesced(
+        self, outputs: Any, inputs: list[torch.Tensor], opts: Any = None
+    ) -> CollectiveWork:
+        # Outputs are one list per rank of one tensor per input.
+        record = self._begin("allgather", [*inputs, *(t for per_rank in outputs for t in per_rank)])
+        batch = Batch()
+        for index, tensor in enumerate(inputs):
+            self._gather_everywhere(batch, [per_rank[index] for per_rank in outputs], tensor)
+        return self._launch(record, batch, [list(per_rank) for per_rank in outputs], timeout_seconds(opts))
+
+    def all_gather_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
+    ) -> CollectiveWork:
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> CollectiveWork:
+        record = self._begin("allgather", [*inputs, *outputs])
+        batch = Batch()
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._gather_everywhere(batch, self._in_parts(output, tensor), tensor)
+        return self._launch(record, batch, outputs, timeout_seconds(opts))
+
+    def _gather_everywhere(self, batch: Batch, parts: list[torch.Tensor], tensor: torch.Tensor) -> None:
+        self._expect_parts("allgather", parts)
+        if parts[self._rank].numel() != tensor.numel():
+            given_here, own = tensor.numel(), parts[self._rank].numel()
+            raise RuntimeError(f"allgather: this rank gives {given_here} elements, its output has {own}")
+        if not sum(part.numel() for part in parts):
+            return
+        given = for_transfer(tensor, written=False)
+        taken = [for_transfer(part, written=True) for part in parts]
+        batch.add(partial(self.client.allgather, given.array, [b.array for b in taken]), *taken)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
+        (tensor,) = listed(inputs)
+        root = root_rank(opts)
+        parts: list[torch.Tensor] = list(outputs[0]) if outputs and root == self._rank else []
+        record = self._begin("gather", [tensor, *parts])
+        batch = Batch()
+        if root == self._rank:
+            self._expect_parts("gather", parts)
+        if tensor.numel():
+            given = for_transfer(tensor, written=False)
+            taken = [for_transfer(part, written=True) for part in parts]
+            out = [b.array for b in taken] if root == self._rank else None
+            batch.add(partial(self.client.gather, given.array, out, root), *taken)
+        return self._launch(record, batch, [parts], timeout_seconds(opts))
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
+        (tensor,) = listed(outputs)
+        root = root_rank(opts)
+        parts: list[torch.Tensor] = list(inputs[0]) if inputs and root == self._rank else []
+        record = self._begin("scatter", [tensor, *parts])
+        batch = Batch()
+        if root == self._rank:
+            self._expect_parts("scatter", parts)
+        if tensor.numel():
+            taken = for_transfer(tensor, written=True)
+            arrays = [for_transfer(part, written=False).array for part in parts]
+            given = arrays if root == self._rank else None
+            batch.add(partial(self.client.scatter, taken.array, given, root), taken)
+        return self._launch(record, batch, [tensor], timeout_seconds(opts))
+
+    def barrier(self, opts: Any = None) -> CollectiveWork:
+        record = self._begin("barrier", [])
+        batch = Batch()
+        batch.add(self.client.barrier)
+        return self._launch(record, batch, [], timeout_seconds(opts))
+
+    # --- point to point ---
+
+    def send(self, tensors: Any, destination: int, tag: int = 0) -> CollectiveWork:
+        (tensor,) = listed(tensors)
+        check_tag(tag)
+        record = self._begin("send", [tensor])
+        batch = Batch()
+        if record.elements:
+            buffer = for_transfer(tensor, written=False)
+            batch.add(partial(self.client.send, buffer.array, destination, tag), buffer)
+        return self._launch(record, batch, [tensor], None)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> CollectiveWork:
+        (tensor,) = listed(tensors)
+        check_tag(tag)
+        record = self._begin("recv", [tensor])
+        batch = Batch()
+        if record.elements:
+            buffer = for_transfer(tensor, written=True)
+            batch.add(partial(self.client.recv, buffer.array, source, tag), buffer)
+        return self._launch(record, batch, [tensor], None)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> CollectiveWork:
+        raise RuntimeError("stormbed receives from a named rank: give recv a src")
+
+    def alltoall(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> CollectiveWork:
+        record = self._begin("alltoall", [*inputs, *outputs])
+        self._expect_parts("alltoall", inputs)
+        self._expect_parts("alltoall", outputs)
+        batch = Batch()
+        for rank, (output, tensor) in enumerate(zip(outputs, inputs, strict=True)):
+            if rank == self._rank:
+                output.detach().copy_(tensor.detach().reshape(output.shape))
+                continue
+            if output.numel():
+                taken = for_transfer(output, written=True)
+                batch.add(partial(self.client.recv, taken.array, rank, ALL_TO_ALL_TAG), taken)
+            if tensor.numel():
+                given = for_transfer(tensor, written=False)
+                batch.add(partial(self.client.send, given.array, rank, ALL_TO_ALL_TAG))
+        return self._launch(record, batch, outputs, timeout_seconds(opts))
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_sizes: Sequence[int] = (),
+        input_sizes: Sequence[int] = (),
+        opts: Any = None,
+    ) -> CollectiveWork:
+        outputs = self._rows(output, output_sizes)
+        inputs = self._rows(tensor, input_sizes)
+        if all(part.is_contiguous() for part in outputs):
+            return self.alltoall(outputs, inputs, opts)
+        raise RuntimeError("all_to_all_single: the output must be contiguous")
+
+    def _rows(self, tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+        if not sizes:
+            rows, rest = divmod(tensor.shape[0], self._world)
+            if rest:
+                raise RuntimeError(f"all_to_all_single: {tensor.shape[0]} rows over {self._world} ranks")
+            sizes = [rows] * self._world
+        return list(torch.split(tensor.detach(), list(sizes)))
+
+    # Names that earlier releases of torch call.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # --- common to all ---
+
+    def _begin(self, kind: str, tensors: Sequence[torch.Tensor]) -> Record:
+        """Notes the time first: what follows (copies, hand-over) belongs to the synchronisation."""
+        now = time.monotonic_ns()
+        check(tensors)
+        if len({t.dtype for t in tensors}) > 1:
+            names = sorted({str(t.dtype) for t in tensors})
+            raise RuntimeError(f"{kind}: all tensors must have one dtype, not {', '.join(names)}")
+        dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
+        return Record(kind, dtype, sum(t.numel() for t in tensors), now)
+
+    def _launch(
+        self, record: Record, batch: Batch, outputs: Sequence[Any], timeout_s: float | None
+    ) -> CollectiveWork:
+        seconds = timeout_s or self._timeout_s
+        work = CollectiveWork(record, outputs, batch.finishers, seconds, self._note_failure)
+        with self._lock:
+            if self._failure is not None:
+                raise dist.DistBackendError(f"{record.kind}: {self._failure}") from self._failure
+            if self._closed:
+                raise dist.DistBackendError(f"{record.kind}: this process group has been shut down")
+            self._records.append(record)
+            try:
+                handles = [call() for call in batch.calls]
+            except StormbedError as error:
+                self._failure = error
+                raise dist.DistBackendError(f"{record.kind}: {error}") from error
+        work.follow(handles)
+        self._watchdog.watch(work, seconds)
+        return work
+
+    def _note_failure(self, error: BaseException) -> None:
+        # Called on the client's reader thread, without the lock: its holder may be waiting for that thread.
+        if self._failure is None:
+            self._failure = error
+
+    def _expect_parts(self, kind: str, parts: Sequence[torch.Tensor]) -> None:
+        if len(parts) != self._world:
+            raise RuntimeError(f"{kind}: {len(parts)} tensors given for {self._world} ranks")
+
+    def _in_parts(self, whole: torch.Tensor, part: torch.Tensor) -> list[torch.Tensor]:
+        """The tensor as one flat part per rank."""
+        if whole.numel() != part.numel() * self._world:
+            raise RuntimeError(f"{whole.numel()} elements do not make {self._world} parts of {part.numel()}")
+        if not whole.is_contiguous():
+            raise RuntimeError("the tensor that holds a part per rank must be contiguous")
+        return list(whole.detach().view(self._world, -1).unbind(0)) if whole.numel() else [part] * self._world

@@ -1,8 +1,9 @@
 """From tensors to chunks, and from chunks to trees.
 
-The unit that travels is a chunk: a contiguous slice of one tensor, at most C elements. Which tree carries it follows
-from the plan's shares by the quota and pointer procedure of NetStorm's public code (kvstore_dist.h: EncodeDefaultKey,
-TaskDivisionUpdate). The procedure is deterministic, so every site computes the same table and none is sent around.
+The unit that travels is a chunk: a contiguous slice of one tensor, at most C elements. Which tree carries it
+follows from the plan's shares by the quota and pointer procedure of NetStorm's public code (kvstore_dist.h:
+EncodeDefaultKey, TaskDivisionUpdate). The procedure is deterministic, so every site computes the same table
+and none is sent around.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from functools import lru_cache
 
 from topologies.errors import StormbedError
 
-# Products of floats that should be whole come out a few units in the last place high; rounding those up would give a
-# tree one element too many. Small enough that all trees together never lose an element (below 1e12 elements).
+# Products of floats that should be whole come out a few units in the last place high; rounding those up would
+# give a tree one element too many. Small enough that all trees together never lose an element (below 1e12
+# elements).
 _SLACK = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """index: number within the collective; part, offset, size: where its elements are; tree: index in the plan."""
+    """index: number in the collective; part, offset, size: where its elements are; tree: index in the plan."""
 
     part: int
     index: int
@@ -51,9 +53,9 @@ def quotas(weights: Sequence[float], total: int) -> tuple[int, ...]:
 def allocate(sizes: tuple[int, ...], chunk_elements: int, weights: tuple[float, ...]) -> tuple[Chunk, ...]:
     """Cut tensors of `sizes` elements into chunks and give each to a tree, in proportion to `weights`.
 
-    In tensor order, chunk after chunk: a pointer goes round the trees, skips those whose quota is met, gives the chunk
-    to the tree it stands at and moves on. A tree exceeds its quota by less than one chunk; a tree of weight 0 gets
-    nothing.
+    In tensor order, chunk after chunk: a pointer goes round the trees, skips those whose quota is met, gives
+    the chunk to the tree it stands at and moves on. A tree exceeds its quota by less than one chunk; a tree
+    of weight 0 gets nothing.
     """
     quota = quotas(weights, sum(sizes)) if any(sizes) else ()
     assigned = [0] * len(weights)

@@ -1,1 +1,1 @@
-"""Schedulers: a bandwidth matrix becomes trees and shares. One scheduler a file; `registry` finds them by name."""
+"""Schedulers: link rates become trees and shares. One scheduler a file; `registry` finds them by name."""

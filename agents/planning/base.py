@@ -1,7 +1,7 @@
 """What a scheduler is given and what it gives back.
 
-Rates go in as bits per second; costs and scores are in seconds per megabit and Mbit/s, as in the published systems:
-sending one megabit over the arc (u, v) costs w(u,v) = 1e6 / rate(u,v) seconds.
+Rates go in as bits per second; costs and scores are in seconds per megabit and Mbit/s, as in the published
+systems: sending one megabit over the arc (u, v) costs w(u,v) = 1e6 / rate(u,v) seconds.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ class Plan:
 
     scheduler   the name under which results are shown, such as star-best
     trees       at least one; shares sum to 1; one site may be the root of several
-    link_order  which waiting chunk a sender takes next: "fifo" as in the published systems, or "index" = the lowest
-                (collective, chunk) first. Orders that need more than this (by slack) will be further words here.
+    link_order  which waiting chunk a sender takes next: "fifo" as in the published systems, or "index" = the
+                lowest (collective, chunk) first. Orders that need more than this (by slack) will be further
+                words here.
     """
 
     scheduler: str
@@ -150,8 +151,9 @@ class NetworkView:
     n        number of sites
     rates    bits per second of every directed link between neighbours
     names    site names for messages (default: the index)
-    primary  the underlay's path 0 for ordered pairs, sites inclusive; where absent it is the fastest path by `rates`.
-             Given when the network's installed paths come from other rates than the ones planned with.
+    primary  the underlay's path 0 for ordered pairs, sites inclusive; where absent it is the fastest path by
+             `rates`. Given when the network's installed paths come from other rates than the ones planned
+             with.
     """
 
     n: int
@@ -195,7 +197,7 @@ class NetworkView:
 
     @cached_property
     def fastest(self) -> tuple[routes.InTree, ...]:
-        """fastest[r] = the fastest paths from every site to r. PlanError naming the sites that cannot reach r."""
+        """fastest[r]: the fastest paths of all sites to r. PlanError naming those that cannot reach it."""
         trees = []
         for root in range(self.n):
             tree = routes.fastest_in_tree(self.n, self.costs, root)
@@ -209,7 +211,7 @@ class NetworkView:
         return tuple(trees)
 
     def relay(self, src: int, dst: int) -> tuple[int, ...]:
-        """The sites, ends included, over which the network itself carries traffic from src to dst (path 0)."""
+        """The sites, ends included, over which the network carries traffic from src to dst (path 0)."""
         known = self.primary.get((src, dst))
         if known is not None:
             return known

@@ -1,22 +1,25 @@
 """`netstorm`: the fastest-path aggregation trees (FAPT) of NetStorm, several roots, shares by score.
 
-Source: Li et al., "Accelerating Geo-distributed Machine Learning with Network-Aware Adaptive Tree and Auxiliary Route",
-IEEE/ACM ToN 2024 (arXiv 2404.11352), as its public code computes it (github.com/fengwenjiao/netstorm: van.cc
-add_route, PolicyDecision, compute_performance; kvstore_dist.h EncodeDefaultKey).
+Source: Li et al., "Accelerating Geo-distributed Machine Learning with Network-Aware Adaptive Tree and
+Auxiliary Route", IEEE/ACM ToN 2024 (arXiv 2404.11352), as its public code computes it
+(github.com/fengwenjiao/netstorm: van.cc add_route, PolicyDecision, compute_performance; kvstore_dist.h
+EncodeDefaultKey).
 
-Tree of root r. Sending one megabit over (u, v) costs w(u,v) = 1/rate. A site waits for its slowest child, so the
-finish time of a store-and-forward aggregation on tree T is the largest path cost in T to r. No path in T is cheaper
-than the fastest one in the whole graph, hence the union of the fastest paths to r minimises every site's path cost at
-once, and so the maximum. The code enumerates all simple paths in ascending order and keeps the first strict minimum;
-a Dijkstra on the reversed arcs that prefers the lowest next hop gives the same tree in polynomial time.
+Tree of root r. Sending one megabit over (u, v) costs w(u,v) = 1/rate. A site waits for its slowest child, so
+the finish time of a store-and-forward aggregation on tree T is the largest path cost in T to r. No path in T
+is cheaper than the fastest one in the whole graph, hence the union of the fastest paths to r minimises every
+site's path cost at once, and so the maximum. The code enumerates all simple paths in ascending order and
+keeps the first strict minimum; a Dijkstra on the reversed arcs that prefers the lowest next hop gives the
+same tree in polynomial time.
 
-Score of root r. Not the above but a level-synchronous cost, over the best paths root -> leaf (not leaf -> root, which
-matters where the two directions of a link differ, or with ties):
-    Q(r) = sum over k of  max of w over the k-th hops of the fastest paths r -> v, all v;    score(r) = 1/Q(r).
+Score of root r. Not the above but a level-synchronous cost, over the best paths root -> leaf (not leaf ->
+root, which matters where the two directions of a link differ, or with ties):
+    Q(r) = sum over k of  max of w over the k-th hops of the fastest paths r -> v, all v
+    score(r) = 1/Q(r)
 The fastest path r -> v follows the parents of v's own tree, so no further search is needed.
 
-Roots: the R of highest score (default all); the code zeroes the smallest one after another, the lowest index first
-among equals. Shares are proportional to the scores. Results go down the push tree reversed.
+Roots: the R of highest score (default all); the code zeroes the smallest one after another, the lowest index
+first among equals. Shares are proportional to the scores. Results go down the push tree reversed.
 """
 
 from __future__ import annotations

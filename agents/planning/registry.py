@@ -28,7 +28,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered scheduler. `fixed` are options that the name itself stands for (star-best: server = best)."""
+    """A registered scheduler. `fixed` are the options that the name stands for (star-best: server best)."""
 
     name: str
     summary: str
@@ -101,8 +101,8 @@ def scheduler_style(name: str) -> Style:
 def get_scheduler(spec: SchedulerSpec, site_names: Sequence[str]) -> Scheduler:
     """The scheduler that a name or {"name", "options"} asks for, for a network of these sites.
 
-    `star` takes server: first (default), best, all or a site; star-first, star-best and star-all are short for it.
-    UsageError naming the nearest name, or the option that the scheduler does not have.
+    `star` takes server: first (default), best, all or a site; star-first, star-best and star-all are short
+    for it. UsageError naming the nearest name, or the option that the scheduler does not have.
     """
     name, options = _read(spec)
     entry = _entry(name)
@@ -116,7 +116,7 @@ def get_scheduler(spec: SchedulerSpec, site_names: Sequence[str]) -> Scheduler:
         clash = [key for key in entry.fixed if key in options and options[key] != entry.fixed[key]]
         if clash:
             raise UsageError(
-                f"scheduler {name} means {clash[0]}: {entry.fixed[clash[0]]}, but {options[clash[0]]!r} is asked for",
+                f"scheduler {name} has {clash[0]} {entry.fixed[clash[0]]}, so it cannot take {options[clash[0]]!r}",
                 hint=f"use the name {name.split('-')[0]} with options",
             )
         merged = options | dict(entry.fixed)

@@ -31,8 +31,9 @@ class InTree:
 def fastest_in_tree(n: int, costs: Mapping[tuple[int, int], float], root: int) -> InTree:
     """Dijkstra over the reversed arcs from `root`; `costs` are positive, of sending u -> v.
 
-    parent(v) is the lowest neighbour u with w(v,u) + d(u) = d(v). Following parents gives the lexicographically
-    smallest of the fastest paths, the one that an enumeration in ascending order keeps as its first strict minimum.
+    parent(v) is the lowest neighbour u with w(v,u) + d(u) = d(v). Following parents gives the
+    lexicographically smallest of the fastest paths, the one that an enumeration in ascending order keeps as
+    its first strict minimum.
     """
     outgoing: list[list[tuple[int, float]]] = [[] for _ in range(n)]
     incoming: list[list[tuple[int, float]]] = [[] for _ in range(n)]

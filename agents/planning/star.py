@@ -1,21 +1,22 @@
 """`star`: the parameter server, as stock MXNet runs it. The baseline of the NetStorm paper.
 
-Every site sends to the server and gets the result back from it; nothing is summed on the way. The network is sparse,
-so most of these hops are relayed: the network carries them over its primary path, and on shared links the flows of
-several sites add up. Three servers are worth reporting (NetStorm's exact placement is not published):
+Every site sends to the server and gets the result back from it; nothing is summed on the way. The network is
+sparse, so most of these hops are relayed: the network carries them over its primary path, and on shared links
+the flows of several sites add up. Three servers are worth reporting (NetStorm's exact placement is not
+published):
 
 * `first`  the server at site 0, placed without looking at the network;
 * `best`   the server at the site with the least modelled synchronisation time;
 * `all`    every site serves an equal share, as stock MXNet does with one server a host;
 * or the name of a site.
 
-Modelled synchronisation time of a server r, per megabit of model, used by `best`: all N-1 flows towards r and all N-1
-flows back run together over their primary paths, in steady state, so the busiest link decides:
+Modelled synchronisation time of a server r, per megabit of model, used by `best`: all N-1 flows towards r and
+all N-1 flows back run together over their primary paths, in steady state, so the busiest link decides:
     T(r) = max over arcs a of  w(a) * (number of the 2(N-1) primary paths that use a).
 Sites whose T differs by less than 1e-9 relative are equal, and the lowest index wins.
 
-Score: a star has one level of logical hops, so NetStorm's Q is the dearest of them in the direction root -> leaf,
-Q(r) = max over v of relay cost(r, v), and score = 1/Q in Mbit/s.
+Score: a star has one level of logical hops, so NetStorm's Q is the dearest of them in the direction root ->
+leaf, Q(r) = max over v of relay cost(r, v), and score = 1/Q in Mbit/s.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Star:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], site_names: Sequence[str]) -> Star:
-        """From `server: first | best | all | SITE`. A site that bears one of the three words wins over the word."""
+        """From `server: first | best | all | SITE`; a site that is called like one of the words wins."""
         server = options.get("server", "first")
         if server in site_names:
             return cls(list(site_names).index(server), f"star-{server}")

@@ -1,4 +1,4 @@
-"""What a machine asks its runtime to do. A machine returns these in order; the runtime executes them in order."""
+"""What a machine asks its runtime to do, in the order returned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from agents.sync.payload import Payload
 class Send:
     """Send a chunk to site `dst` over the network path number `path` (0 = the primary).
 
-    priority  of the messages waiting for the same peer the smallest goes first; equal ones in the order given here
+    priority  of the messages waiting for the same peer the smallest goes first; equal ones in the order given
+              here
     """
 
     dst: int
@@ -31,7 +32,7 @@ class SendControl:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """The final content of `chunk` is here: hand it to this site's workers. The payload is only read from now on."""
+    """The final content of `chunk`, for this site's workers. The payload is only read from now on."""
 
     seq: int
     chunk: Chunk
@@ -40,7 +41,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Collective `seq` is over at this site: everything delivered, nothing left to forward. Its state is dropped."""
+    """Collective `seq` is over at this site: all delivered, nothing left to forward, its state dropped."""
 
     seq: int
 

@@ -1,12 +1,12 @@
 """The coordinator's side of the protocol, as a pure state machine: the barrier and the issue of policies.
 
-A collective is released when every site is ready for it; releases go out in order of the collectives. A new plan takes
-effect with the next release and not earlier, so no collective ever mixes two plans; of several plans that arrive
-between two releases the last one wins. The release that first uses a policy carries it.
+A collective is released when every site is ready for it; releases go out in order of the collectives. A new
+plan takes effect with the next release and not earlier, so no collective ever mixes two plans; of several
+plans that arrive between two releases the last one wins. The release that first uses a policy carries it.
 
-Extension point, the protocol without barrier: instead of gathering `Ready` for every collective, announce a policy
-with `from_seq` = (highest collective begun anywhere) + 2 and let the sites start on their own. `Ready.seq` already
-tells how far each site is, and `PlanAck` when a policy may be relied on.
+Extension point, the protocol without barrier: instead of gathering `Ready` for every collective, announce a
+policy with `from_seq` = (highest collective begun anywhere) + 2 and let the sites start on their own.
+`Ready.seq` already tells how far each site is, and `PlanAck` when a policy may be relied on.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CoordinatorMachine:
         return self._release_what_is_ready()
 
     def on_message(self, message: ToCoordinator) -> list[CoordinatorAction]:
-        """A message from a site. ProtocolError for what no correct site sends; then call `abort(str(error))`."""
+        """A message from a site. ProtocolError as in `SiteMachine`: then call `abort(str(error))`."""
         if self.aborted is not None:
             return []
         if message.job != self.job:
@@ -130,7 +130,8 @@ class CoordinatorMachine:
             return []
         if seq != self._ready_below[site]:
             raise ProtocolError(
-                f"{self.site_names[site]} is ready for collective {seq}, but its next one is {self._ready_below[site]}"
+                f"{self.site_names[site]} is ready for collective {seq}, "
+                f"but its next one is {self._ready_below[site]}"
             )
         self._ready_below[site] = seq + 1
         self._completed_below[site] = max(self._completed_below[site], ready.completed)
@@ -170,7 +171,7 @@ class CoordinatorMachine:
             self._retire()
 
     def _retire(self) -> None:
-        """Forget policies older than one that all sites have, once all their collectives are complete everywhere."""
+        """Forget the policies before one that all sites have, once their collectives are complete."""
         complete = min(self._completed_below)
         for version, policy in self._retained.items():
             if len(self._acked[version]) == len(self.site_names) and policy.from_seq <= complete:

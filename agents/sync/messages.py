@@ -1,8 +1,9 @@
 """Everything that crosses between the machines, as frozen data.
 
-`ChunkMessage` goes from site to site over the WAN. `Ready`, `PlanAck` and `Abort` go from a site to the coordinator,
-`Release` and `Abort` from the coordinator to the sites. How they are laid out on the wire is the transport's matter;
-`control_to_dict` and `control_from_dict` give plain values (msgpack or JSON) for the control messages.
+`ChunkMessage` goes from site to site over the WAN. `Ready`, `PlanAck` and `Abort` go from a site to the
+coordinator, `Release` and `Abort` from the coordinator to the sites. How they are laid out on the wire is the
+transport's matter; `control_to_dict` and `control_from_dict` give plain values (msgpack or JSON) for the
+control messages.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class Release:
     """Coordinator to every site: collective `seq` runs under policy `version`.
 
     policy         the policy itself the first time that its version is used, else None
-    retired_below  every site has installed this version and completed all collectives of the older ones, so older
-                   policies may be dropped
+    retired_below  every site has installed this version and completed all collectives of the older ones, so
+                   older policies may be dropped
     """
 
     job: str
@@ -88,7 +89,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The job stops for the named cause: from a site (`site` is set) to the coordinator, from there to all sites."""
+    """The job stops for the named cause: from a site (then `site` is set), or from the coordinator to all."""
 
     job: str
     cause: str

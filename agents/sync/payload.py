@@ -2,13 +2,14 @@
 
 Ownership, which lets the runtime avoid copies:
 
-* An `ArrayPayload` with `owned=True` may be written to by the machine that holds it; a received message hands its
-  buffer over, so the transport gives `owned=True`. A contribution may be `owned=True` too: sums then build up in
-  place in the buffer given (typically the agent's own sum of its workers).
-* With `owned=False` the array is only read; the first combination allocates (or builds up in the other operand).
-* After a payload was handed out in a `Send` or a `Deliver`, nobody writes to it any more. The bytes behind a payload
-  in a `Send` must therefore stay unchanged until the transport has written them, even when the collective is already
-  complete at this site: give contributions from buffers that the workers do not touch.
+* An `ArrayPayload` with `owned=True` may be written to by the machine that holds it; a received message hands
+  its buffer over, so the transport gives `owned=True`. A contribution may be `owned=True` too: sums then
+  build up in place in the buffer given (typically the agent's own sum of its workers).
+* With `owned=False` the array is only read; the first combination allocates (or builds up in the other
+  operand).
+* After a payload was handed out in a `Send` or a `Deliver`, nobody writes to it any more. The bytes behind a
+  payload in a `Send` must therefore stay unchanged until the transport has written them, even when the
+  collective is already complete at this site: give contributions from buffers that the workers do not touch.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class Payload(Protocol):
         ...
 
     def combine(self, op: str, other: Any) -> Payload:
-        """The combination of both. It may reuse either operand: the caller uses only the result afterwards."""
+        """The combination of both. It may reuse either: the caller goes on with the result only."""
         ...
 
 
 def combine_arrays(op: str, left: Array, right: Array, out: Array | None = None) -> Array:
-    """left op right, elementwise in the arrays' own element type. PayloadError when types or lengths differ."""
+    """left op right, element by element in their own type. PayloadError when types or lengths differ."""
     if left.dtype != right.dtype or left.shape != right.shape:
         raise PayloadError(
             f"cannot combine {left.dtype}[{left.size}] with {right.dtype}[{right.size}]",

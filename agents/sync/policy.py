@@ -1,7 +1,8 @@
 """A versioned plan, and what each site derives from it.
 
-A policy is issued by the coordinator with the release of a collective and holds from that collective on. Every site
-derives the same relations (who is above and below it in each tree) and the same chunk tables from it.
+A policy is issued by the coordinator with the release of a collective and holds from that collective on.
+Every site derives the same relations (who is above and below it in each tree) and the same chunk tables from
+it.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _derive(
 def hop_paths_of(
     plan: Plan, path_sets: Mapping[tuple[int, int], tuple[Path, ...]]
 ) -> dict[tuple[int, int], int]:
-    """The network path number of every hop of a plan: neighbours use their direct link, others the primary (0)."""
+    """The path number of every hop of a plan: the direct link between neighbours, else the primary (0)."""
     numbers: dict[tuple[int, int], int] = {}
     for tree in plan.trees:
         for site, (up, down) in enumerate(zip(tree.parents, tree.down_parents, strict=True)):
@@ -152,8 +153,8 @@ class Policy:
     def chunk_table(self, spec: CollectiveSpec) -> tuple[Chunk, ...]:
         """The chunks of a collective, the same at every site.
 
-        All-reduces of floating type and more than one chunk are spread over the trees by their shares; everything
-        else takes the main tree.
+        All-reduces of floating type and more than one chunk are spread over the trees by their shares;
+        everything else takes the main tree.
         """
         sizes = tuple(part.elements for part in spec.parts)
         if (
@@ -165,10 +166,10 @@ class Policy:
         return on_one_tree(sizes, self.chunk_elements, self.plan.main_tree)
 
     def priority(self, seq: int, chunk: Chunk, direction: str, src: int, dst: int) -> tuple[float, int]:
-        """The sort key of a chunk among those that wait at `src` for `dst`: smallest first, equal ones in FIFO order.
+        """The sort key of a chunk that waits at `src` for `dst`: smallest first, equal ones in FIFO order.
 
-        A function of the policy alone, so every site computes it without clock or message. An order by slack, which
-        also looks at the tree, the direction and the hop, fits here without any other change.
+        A function of the policy alone, so every site computes it without clock or message. An order by slack,
+        which also looks at the tree, the direction and the hop, fits here without any other change.
         """
         if self.plan.link_order == "index":
             return float(seq), chunk.index

@@ -1,8 +1,8 @@
 """What a collective is, in terms of sites.
 
-A collective is one call that every rank of a job makes in the same order (an all-reduce, a broadcast, ...). The
-protocol only sees sites: how the ranks of one site share a part is that site's own matter. Each part names the
-sites that contribute to it and the sites that want its result.
+A collective is one call that every rank of a job makes in the same order (an all-reduce, a broadcast, ...).
+The protocol only sees sites: how the ranks of one site share a part is that site's own matter. Each part
+names the sites that contribute to it and the sites that want its result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXTRA_ITEMSIZE = {"bfloat16": 2}
 
 
 def item_size(dtype: str) -> int:
-    """Bytes per element of the element type named `dtype` (a numpy name, or bfloat16). StormbedError if unknown."""
+    """Bytes per element of `dtype`: a numpy name, or bfloat16. StormbedError if it is unknown."""
     if dtype in _EXTRA_ITEMSIZE:
         return _EXTRA_ITEMSIZE[dtype]
     try:
@@ -39,7 +39,7 @@ def item_size(dtype: str) -> int:
 
 
 def is_floating(dtype: str) -> bool:
-    """True for real and complex floating types: the only ones whose all-reduces are spread over several trees."""
+    """True for real and complex floating types; only their all-reduces are spread over several trees."""
     return dtype in _EXTRA_ITEMSIZE or np.dtype(dtype).kind in "fc"
 
 
@@ -105,7 +105,7 @@ class CollectiveSpec:
                 raise StormbedError(f"part {number} of the {self.kind} has no contributor")
             if self.op is None and (part.contributors is None or len(part.contributors) != 1):
                 raise StormbedError(
-                    f"part {number} of the {self.kind} has no operator, so exactly one site may contribute to it"
+                    f"part {number} of the {self.kind} has no operator, so exactly one site may contribute"
                 )
 
     @cached_property
@@ -152,13 +152,13 @@ def allgather(
 
 
 def gather(elements: int, dst: int, site_of_rank: Sequence[int], dtype: str = "float32") -> CollectiveSpec:
-    """One part per rank, `elements` each: the rank's site sends it to site `dst` (nothing moves if it is there)."""
+    """One part per rank, `elements` each: from the rank's site to site `dst` (none moves if it is there)."""
     parts = tuple(Part(elements, frozenset({site}), frozenset({dst}) - {site}) for site in site_of_rank)
     return CollectiveSpec("gather", None, dtype, parts)
 
 
 def scatter(elements: int, src: int, site_of_rank: Sequence[int], dtype: str = "float32") -> CollectiveSpec:
-    """One part per rank, `elements` each: site `src` sends it to the rank's site (nothing moves if it is there)."""
+    """One part per rank, `elements` each: from site `src` to the rank's site (none moves if it is there)."""
     parts = tuple(Part(elements, frozenset({src}), frozenset({site}) - {src}) for site in site_of_rank)
     return CollectiveSpec("scatter", None, dtype, parts)
 

@@ -101,7 +101,7 @@ class Training(_Strict):
 
     @property
     def tensors(self) -> tuple[int, ...]:
-        """The sizes in elements of the tensors of a `tensor-` model, one all-reduce each; empty for others."""
+        """The sizes in elements of the tensors of a `tensor-` model, one all-reduce each."""
         if not self.numpy_only:
             return ()
         return tuple(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,8 @@ _PACKAGES: Final = {
     "ovsdb-tool": "openvswitch-switch",
     "prometheus": "prometheus",
 }
+
+_BATCH_LINE: Final = re.compile(r"Command failed -:(\d+)")
 
 _event_log: EventLog | None = None
 
@@ -124,6 +127,23 @@ def run(
     if check and process.returncode:
         raise CommandError(completed)
     return completed
+
+
+def batch(program: Sequence[str], lines: Sequence[str], *, timeout: float = 60) -> None:
+    """Have `ip` or `tc` do lines in order, as one command; the first that fails is an error that quotes it.
+
+    Args:
+        program: ["ip"] or ["tc"], with what leads into a namespace before it.
+        lines: what would follow the program's name, one command each.
+        timeout: seconds for all of them.
+    """
+    if not lines:
+        return
+    done = run([*program, "-batch", "-"], timeout=timeout, input="\n".join(lines) + "\n", check=False)
+    if not done.ok:
+        place = _BATCH_LINE.search(done.stderr)
+        line = lines[int(place[1]) - 1] if place and 0 < int(place[1]) <= len(lines) else "unknown line"
+        raise CommandError(replace(done, argv=(*program, *line.split())))
 
 
 def command_text(argv: Sequence[str]) -> str:

@@ -1,0 +1,110 @@
+"""A private Open vSwitch: its own database, sockets and logs in the testbed's directory, userspace datapath.
+
+Userspace TSO lets whole TCP segments of up to 64 KB pass a switch at once; it has to be set before
+ovs-vswitchd first starts. Nothing here touches an Open vSwitch that the machine itself may run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from testbed.emulation.delay_line import SO_RCVBUFFORCE, SO_SNDBUFFORCE, SOCKET_BYTES
+from testbed.runner import run
+from topologies.errors import CannotHonourError
+
+SCHEMA_FILE: Final = Path("/usr/share/openvswitch/vswitch.ovsschema")
+_SYS_PIDFD_GETFD: Final = 438
+"""The same number on every architecture."""
+
+
+class VSwitch:
+    """One private ovsdb-server and one ovs-vswitchd.
+
+    Args:
+        directory: for the database, sockets, pid files and logs; made here.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes every ovs-* program of this process meet this Open vSwitch and no other."""
+        keys = ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR")
+        return dict.fromkeys(keys, str(self.directory))
+
+    def start(self) -> None:
+        """Start both daemons; they are the supervisor's own orphans and end with its namespace."""
+        if not SCHEMA_FILE.exists():
+            raise CannotHonourError(
+                f"Open vSwitch is not installed: {SCHEMA_FILE} is missing",
+                hint="apt-get install openvswitch-switch",
+            )
+        self.directory.mkdir()
+        os.environ.update(self.environment)
+        database = self.directory / "conf.db"
+        run(["ovsdb-tool", "create", str(database), str(SCHEMA_FILE)], timeout=20)
+        server = f"--remote=punix:{self.directory / 'db.sock'}"
+        run(["ovsdb-server", str(database), server, *self._daemon("ovsdb-server")], timeout=20)
+        self.vsctl("--no-wait", "init")
+        self.vsctl("--no-wait", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
+        run(["ovs-vswitchd", f"unix:{self.directory / 'db.sock'}", *self._daemon("ovs-vswitchd")], timeout=30)
+
+    def _daemon(self, program: str) -> list[str]:
+        pid_file, log = self.directory / f"{program}.pid", self.directory / f"{program}.log"
+        return [f"--pidfile={pid_file}", f"--log-file={log}", "--detach", "-vconsole:off"]
+
+    def pid(self, program: str) -> int:
+        """The pid of "ovsdb-server" or "ovs-vswitchd"."""
+        return int((self.directory / f"{program}.pid").read_text())
+
+    def vsctl(self, *arguments: str, timeout: float = 30) -> str:
+        """Run ovs-vsctl, which waits until ovs-vswitchd has done what it was told."""
+        database = f"--db=unix:{self.directory / 'db.sock'}"
+        return run(
+            ["ovs-vsctl", database, f"--timeout={timeout:.0f}", *arguments], timeout=timeout + 5
+        ).stdout
+
+    def ofctl(self, *arguments: str) -> str:
+        """Run ovs-ofctl with OpenFlow 1.3."""
+        return run(["ovs-ofctl", "-O", "OpenFlow13", *arguments], timeout=20).stdout
+
+    def enlarge_buffers(self) -> int:
+        """Give the switches' packet sockets room for a burst of 64 KB segments; returns how many sockets.
+
+        The kernel's default (208 KB) holds three of them, and the machine-wide default must not be changed
+        for our sake. So the sockets themselves are borrowed from ovs-vswitchd (pidfd_getfd) and set one by
+        one.
+        """
+        pid = self.pid("ovs-vswitchd")
+        process = os.pidfd_open(pid)
+        count = 0
+        try:
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                if not str(entry.readlink()).startswith("socket:"):
+                    continue
+                with socket.socket(fileno=_borrow(process, int(entry.name))) as borrowed:
+                    if borrowed.family == socket.AF_PACKET:
+                        borrowed.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, SOCKET_BYTES)
+                        borrowed.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SOCKET_BYTES)
+                        count += 1
+        finally:
+            os.close(process)
+        return count
+
+
+def _borrow(process: int, fd: int) -> int:
+    """A descriptor of another process, as one of ours."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = libc.syscall(_SYS_PIDFD_GETFD, process, fd, 0)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise CannotHonourError(
+            f"the sockets of ovs-vswitchd cannot be reached: {os.strerror(code)}",
+            hint="needs root with CAP_SYS_PTRACE and Linux 5.6 or later",
+        )
+    return int(result)

@@ -1,0 +1,222 @@
+"""The processes of a testbed: what is to run where, what runs, and what has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from testbed import sites
+from testbed.emulation.rundir import RunDir
+from testbed.emulation.waiting import wait_for
+from testbed.events import EventLog
+from topologies.errors import CannotHonourError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """What is to run. None is ever started again by itself: a death is a result, not a nuisance.
+
+    Args:
+        name: unique within its place, shown to users.
+        argv: the program and its arguments.
+        site: the name of the site to run at; None is the supervisor's own namespace.
+        log: gets its standard output and error.
+        env: on top of the place's own environment.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    site: str | None
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Process:
+    """A process that was started. `status` is None while it runs; negative means ended by that signal."""
+
+    spec: ProcessSpec
+    popen: subprocess.Popen[bytes]
+    started_s: float
+    status: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.spec.name,
+            "site": self.spec.site,
+            "pid": self.pid,
+            "argv": list(self.spec.argv),
+            "log": str(self.spec.log),
+            "started_s": self.started_s,
+            "status": self.status,
+        }
+
+
+def base_environment() -> dict[str, str]:
+    """What every process gets, whatever the caller of `up` had set: its own words and little else."""
+    kept = {key: value for key, value in os.environ.items() if key.startswith(("STORMBED_", "OVS_"))}
+    return {"PATH": sites.SITE_PATH, "HOME": "/root", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"} | kept
+
+
+def enter_argv(pid: int, argv: Sequence[str]) -> list[str]:
+    """A command that runs another inside the namespaces (network, mounts, host name) of a site's shell."""
+    return ["nsenter", "--target", str(pid), "--net", "--mount", "--uts", "--", *argv]
+
+
+class ProcessTable:
+    """Starts processes and notices their end.
+
+    Args:
+        run_dir: the testbed's files.
+        events: gets "process_started" and "process_ended".
+        loop: the supervisor's; pidfds wake it.
+        site_pid: the pid of a site's shell, by the site's name.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        events: EventLog,
+        loop: asyncio.AbstractEventLoop,
+        site_pid: Callable[[str], int],
+    ) -> None:
+        self._run_dir = run_dir
+        self._events = events
+        self._loop = loop
+        self._site_pid = site_pid
+        self._processes: list[Process] = []
+        self._lock = threading.Lock()
+
+    def start(self, spec: ProcessSpec) -> Process:
+        """Start a process. From any thread."""
+        environment = base_environment()
+        argv = list(spec.argv)
+        if spec.site is not None:
+            environment |= sites.site_environment(self._run_dir.path, spec.site)
+            argv = enter_argv(self._site_pid(spec.site), argv)
+        environment |= spec.env
+        spec.log.parent.mkdir(parents=True, exist_ok=True)
+        with spec.log.open("ab") as log:
+            try:
+                popen = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except FileNotFoundError:
+                raise CannotHonourError(f"the program {argv[0]} is not installed") from None
+        process = Process(spec, popen, time.time())
+        with self._lock:
+            self._processes.append(process)
+        self._events.write("process_started", name=spec.name, site=spec.site, pid=popen.pid, argv=spec.argv)
+        self._loop.call_soon_threadsafe(self._watch, process)
+        return process
+
+    def _watch(self, process: Process) -> None:
+        pidfd = os.pidfd_open(process.pid)
+
+        def ended() -> None:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+            process.status = process.popen.wait()
+            spec = process.spec
+            self._events.write(
+                "process_ended", name=spec.name, site=spec.site, pid=process.pid, status=process.status
+            )
+
+        self._loop.add_reader(pidfd, ended)
+
+    def all(self) -> list[Process]:
+        with self._lock:
+            return list(self._processes)
+
+    def find(self, name: str, site: str | None = None) -> Process | None:
+        """The last started process of a name and place."""
+        for process in reversed(self.all()):
+            if process.spec.name == name and process.spec.site == site:
+                return process
+        return None
+
+    def ended(self) -> list[Process]:
+        """Those that have ended, on purpose or not."""
+        return [process for process in self.all() if process.status is not None]
+
+    def terminate_all(self, seconds: float) -> None:
+        """Ask all to end and give them so long; whoever stays is killed with the namespace."""
+        running = [process for process in self.all() if process.status is None]
+        for process in running:
+            process.popen.send_signal(signal.SIGTERM)
+        wait_for(lambda: all(process.status is not None for process in running), "processes to end", seconds)
+
+
+def log_tail(path: Path, lines: int = 5) -> str:
+    """The last lines of a log, for a message about the process that wrote it."""
+    try:
+        text = path.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return " | ".join(text[-lines:])
+
+
+def namespace_of(pid: int) -> int | None:
+    """The number of the network namespace of a process; None when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/ns/net").stat().st_ino
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def processes_in(namespace: int) -> list[dict[str, Any]]:
+    """Every process in a network namespace, as the kernel knows it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and namespace_of(int(entry.name)) == namespace:
+            try:
+                argv = (entry / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                rss = int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            found.append({"pid": int(entry.name), "argv": argv, "cpu_s": cpu, "rss_bytes": rss})
+    return sorted(found, key=lambda p: p["pid"])
+
+
+def kill_in(namespace: int, pid: int, number: int) -> None:
+    """Send a signal to a process, if it is in that network namespace.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)  # from here on the pid cannot be another process's
+    except ProcessLookupError:
+        raise UsageError(f"there is no process {pid} at this site") from None
+    try:
+        if namespace_of(pid) != namespace:
+            raise UsageError(f"process {pid} is not at this site")
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(pidfd)
+
+
+PYTHON = sys.executable
+"""Absolute, so that every process runs on the Python that the testbed was started with."""

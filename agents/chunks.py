@@ -23,7 +23,9 @@ _SLACK = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """index: number in the collective; part, offset, size: where its elements are; tree: index in the plan."""
+    """part, offset, size: where its elements are; index: number within the collective;
+    tree: its index in the plan.
+    """
 
     part: int
     index: int

@@ -116,7 +116,7 @@ def get_scheduler(spec: SchedulerSpec, site_names: Sequence[str]) -> Scheduler:
         clash = [key for key in entry.fixed if key in options and options[key] != entry.fixed[key]]
         if clash:
             raise UsageError(
-                f"scheduler {name} has {clash[0]} {entry.fixed[clash[0]]}, so it cannot take {options[clash[0]]!r}",
+                f"scheduler {name} stands for {clash[0]} {entry.fixed[clash[0]]}, not {options[clash[0]]!r}",
                 hint=f"use the name {name.split('-')[0]} with options",
             )
         merged = options | dict(entry.fixed)

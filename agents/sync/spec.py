@@ -21,26 +21,20 @@ KINDS = ("allreduce", "reduce", "broadcast", "gather", "scatter", "allgather", "
 OPS = ("sum", "prod", "min", "max", "band", "bor", "bxor")
 BITWISE_OPS = frozenset({"band", "bor", "bxor"})
 
-# Types that numpy does not know but a training framework does: name -> bytes per element.
-_EXTRA_ITEMSIZE = {"bfloat16": 2}
-
 
 def item_size(dtype: str) -> int:
-    """Bytes per element of `dtype`: a numpy name, or bfloat16. StormbedError if it is unknown."""
-    if dtype in _EXTRA_ITEMSIZE:
-        return _EXTRA_ITEMSIZE[dtype]
+    """Bytes per element of the numpy type named `dtype`. StormbedError if there is none."""
     try:
         return int(np.dtype(dtype).itemsize)
     except TypeError:
         raise StormbedError(
-            f"unknown element type {dtype!r}",
-            hint="use a numpy name such as float32, int64, uint8, or bfloat16",
+            f"unknown element type {dtype!r}", hint="use a numpy name such as float32, int64, uint8"
         ) from None
 
 
 def is_floating(dtype: str) -> bool:
     """True for real and complex floating types; only their all-reduces are spread over several trees."""
-    return dtype in _EXTRA_ITEMSIZE or np.dtype(dtype).kind in "fc"
+    return np.dtype(dtype).kind in "fc"
 
 
 def site_mask(sites: Iterable[int] | None, n_sites: int) -> int:

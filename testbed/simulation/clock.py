@@ -42,7 +42,7 @@ class VirtualClock:
         return True
 
     def run(self, until: Callable[[], bool] | None = None, limit_ns: int | None = None) -> bool:
-        """Handle events until `until()` holds (True), nothing is left, or the next would be past `limit_ns`."""
+        """Handle events until `until()` holds (True), none is left, or the next is past `limit_ns`."""
         while until is None or not until():
             if limit_ns is not None and self._next_ns() > limit_ns:
                 return False

@@ -1,8 +1,9 @@
 """Messages over a network of fluid links: what the agents' connections do, without packets.
 
-Every connection follows one path in one class and sends one message at a time, the rest waits in its own queue;
-connections that are sending share the links max-min fairly, higher classes first. A message has arrived one
-path delay after its last bit left. No losses, no slow start, no headers but a constant share (`efficiency`).
+Every connection follows one path in one class and sends one message at a time, the rest waits in its own
+queue; connections that are sending share the links max-min fairly, higher classes first. A message has
+arrived one path delay after its last bit left. No losses, no slow start, no headers but a constant share
+(`efficiency`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass, field
 from testbed.simulation.clock import VirtualClock
 from testbed.simulation.maxmin import FairShares, Share
 
-Delivered = Callable[[], None]
+Delivered = Callable[[], object]
+Order = tuple[float, ...]
 SECOND = 1_000_000_000
 
 
@@ -28,7 +30,7 @@ class FluidLink:
 
 @dataclass(order=True)
 class _Message:
-    order: float
+    order: Order
     number: int
     bits: float = field(compare=False)
     delivered: Delivered = field(compare=False)
@@ -60,7 +62,12 @@ class FluidNetwork:
     """Directed links, numbered as given. `efficiency` is the share of a link's rate that payload can use."""
 
     def __init__(
-        self, clock: VirtualClock, links: Sequence[FluidLink], *, efficiency: float = 1.0, per_message_bytes: int = 0
+        self,
+        clock: VirtualClock,
+        links: Sequence[FluidLink],
+        *,
+        efficiency: float = 1.0,
+        per_message_bytes: int = 0,
     ) -> None:
         if not 0 < efficiency <= 1:
             raise ValueError(f"efficiency must be in (0, 1], not {efficiency}")
@@ -82,8 +89,8 @@ class FluidNetwork:
             raise ValueError("a connection needs at least one link")
         return Connection(tuple(route), cls)
 
-    def send(self, connection: Connection, nbytes: int, delivered: Delivered, order: float = 0.0) -> None:
-        """Queue a message; least `order` goes first, equal ones in order of sending. Calls back on arrival."""
+    def send(self, connection: Connection, nbytes: int, delivered: Delivered, order: Order = ()) -> None:
+        """Queue a message; least `order` first, equal ones in order of sending. Calls back on arrival."""
         self.messages += 1
         message = _Message(order, self.messages, 8.0 * nbytes + self.per_message_bits, delivered)
         if connection.sending is None:
@@ -92,7 +99,7 @@ class FluidNetwork:
             heapq.heappush(connection.queue, message)
 
     def reset(self, connection: Connection) -> int:
-        """Break the connection: what waits, is being sent or is on its way never arrives. Returns how many waited."""
+        """Break the connection: whatever is on it never arrives. Returns how many had not yet left."""
         lost = len(connection.queue) + (connection.sending is not None)
         self._settle(connection)
         connection.queue.clear()
@@ -110,7 +117,7 @@ class FluidNetwork:
         self._stale = True
 
     def set_delay(self, link: int, delay_ns: int) -> None:
-        """Change a link's delay for messages that leave from now on; a connection's messages stay in order."""
+        """Change a link's delay for messages that leave from now on; connections stay in order."""
         self._delay_ns[link] = delay_ns
 
     def rate_of(self, connection: Connection) -> float:

@@ -1,7 +1,7 @@
 """Maximum flows with exact integer capacities.
 
-The bounds compare sums of rates in bit/s multiplied by numbers of sites. Those products leave 32 bits, to which
-scipy's maximum_flow silently truncates, so this is a plain Dinic on Python integers.
+The bounds compare sums of rates in bit/s multiplied by numbers of sites. Those products leave 32 bits, to
+which scipy's maximum_flow silently truncates, so this is a plain Dinic on Python integers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 
 
 class FlowGraph:
-    """A directed graph with integer capacities on nodes 0..n-1. Arc 2k and arc 2k+1 are each other's residual."""
+    """A directed graph on nodes 0..n-1, integer capacities. Arcs 2k and 2k+1 are each other's residual."""
 
     def __init__(self, n: int) -> None:
         self.n = n

@@ -1,9 +1,9 @@
 """Max-min fair rates with strict priority classes, kept up to date as flows come, go and links change.
 
-A rate vector is max-min fair exactly when every flow crosses a full link on which no flow of its class is faster
-(its bottleneck; Bertsekas and Gallager, Data Networks, 6.5.2). An update frees only the flows whose bottleneck was touched,
-fills the links for them alone, checks that condition on the links it touched, frees whoever breaks it, and
-repeats: the work follows the change, not the size of the network.
+A rate vector is max-min fair exactly when every flow crosses a full link on which no flow of its class is
+faster (its bottleneck; Bertsekas and Gallager, Data Networks, 6.5.2). An update frees only the flows whose
+bottleneck was touched, fills the links for them alone, checks that condition on the links it touched, frees
+whoever breaks it, and repeats: the work follows the change, not the size of the network.
 """
 
 from __future__ import annotations
@@ -198,25 +198,3 @@ class FairShares:
                 ):
                     joined[share.number] = share
         return [joined[number] for number in sorted(joined)]
-
-
-def is_max_min(
-    capacity: Sequence[float], routes: Sequence[Sequence[int]], rates: Sequence[float], tolerance: float = 1e-6
-) -> bool:
-    """Whether the rates of one class fit the links and every flow has a bottleneck (the definition, for tests)."""
-    used = [0.0] * len(capacity)
-    fastest = [0.0] * len(capacity)
-    for route, rate in zip(routes, rates, strict=True):
-        for link in set(route):
-            used[link] += rate
-            fastest[link] = max(fastest[link], rate)
-    if any(u > c * (1 + tolerance) + tolerance for u, c in zip(used, capacity, strict=True)):
-        return False
-    return all(
-        any(
-            used[link] >= capacity[link] * (1 - tolerance) - tolerance
-            and rate >= fastest[link] - tolerance * (capacity[link] + 1)
-            for link in route
-        )
-        for route, rate in zip(routes, rates, strict=True)
-    )

@@ -1,10 +1,11 @@
 """The partition bound of a full-duplex network, exactly, and the smallest directed cut.
 
-For a partition P of the sites in p >= 2 parts, every element needs at least p-1 transfers between parts to be summed
-and p-1 to be spread, and those transfers share the capacity that crosses P (Tutte, Nash-Williams; netstorm.md 7.5).
-The best partition is found by Newton's iteration on the rate; each step minimises  cap(P) - rate (|P|-1)  by n minimum
-cuts (Cunningham, Optimal attack and reinforcement of a network, 1985; Barahona, Separation of partition
-inequalities, 2000). Capacities are integers and the rate a fraction, so the answer is exact, not within a tolerance.
+For a partition P of the sites in p >= 2 parts, every element needs at least p-1 transfers between parts to
+be summed and p-1 to be spread, and those transfers share the capacity that crosses P (Tutte, Nash-Williams;
+netstorm.md 7.5). The best partition is found by Newton's iteration on the rate; each step minimises  cap(P)
+- rate (|P|-1)  by n minimum cuts (Cunningham, Optimal attack and reinforcement of a network, 1985; Barahona,
+Separation of partition inequalities, 2000). Capacities are integers and the rate a fraction, so the answer
+is exact, not within a tolerance.
 """
 
 from __future__ import annotations
@@ -72,12 +73,13 @@ def _ratio(parts: Parts, edges: Sequence[tuple[int, int, int]]) -> Fraction:
 
 
 def _best_partition(n: int, edges: Sequence[tuple[int, int, int]], rate: Fraction) -> tuple[Parts, bool]:
-    """A partition minimising cap(P) - rate (|P|-1), and whether that minimum is 0 (then `rate` is the strength).
+    """A partition minimising cap(P) - rate (|P|-1), and whether that minimum is 0 (then `rate` is the
+    strength).
 
-    Greedy over the sites for max y(V) with y(S) <= cap(delta(S)) - 2 rate for every S: the k-th value is one minimum cut.
-    Sets where y is tight are merged, for a minimiser can always be taken as a union of them. Everything is multiplied
-    by the denominator of the rate, so all numbers are integers. Taking the smallest minimum cut each time
-    makes the tight sets the finest partition that attains the minimum.
+    Greedy over the sites for max y(V) with y(S) <= cap(delta(S)) - 2 rate for every S: the k-th value is one
+    minimum cut. Sets where y is tight are merged, for a minimiser can always be taken as a union of them.
+    Everything is multiplied by the denominator of the rate, so all numbers are integers. Taking the smallest
+    minimum cut each time makes the tight sets the finest partition that attains the minimum.
     """
     scale, double = rate.denominator, 2 * rate.numerator
     adjacency: list[dict[int, int]] = [{} for _ in range(n)]

@@ -1,0 +1,230 @@
+"""The simulated world: the agents' own state machines, driven over fluid links by a virtual clock.
+
+Nothing of the protocol is written again here. Each site is a `SiteMachine`, the coordinator is a
+`CoordinatorMachine`, and this module executes the actions they return, as the agents' runtime does over TCP:
+a chunk goes out on the lane of (peer, path, class), lanes follow the network's path sets hop by hop, control
+messages take the management network. Payloads are ghosts; every delivered result is checked to hold each
+contributor exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from agents.planning.base import NetworkView, Plan
+from agents.planning.registry import SchedulerSpec, get_scheduler
+from agents.sync.actions import Complete, Deliver, Failed, Send, SendControl, SiteAction
+from agents.sync.coordinator_machine import CoordinatorMachine
+from agents.sync.messages import ToCoordinator, ToSite
+from agents.sync.payload import GhostPayload
+from agents.sync.site_machine import SiteMachine
+from agents.sync.spec import CollectiveSpec, item_size, site_mask
+from testbed.simulation.clock import VirtualClock
+from testbed.simulation.fluid import Connection, FluidLink, FluidNetwork
+from topologies.errors import RunFailedError
+from topologies.model import Topology
+from topologies.paths import Path, direct_path_number, path_sets
+
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """What the fluid model adds to the topology.
+
+    efficiency         share of a link's rate that chunks get; 1 is the ideal network, TCP over Ethernet about 0.95
+    per_message_bytes  bytes that every chunk costs besides its own (a frame's header)
+    control_delay_ns   one way between a site and the coordinator, on the management network
+    relay              how a hop over several links travels: "flow" as one flow that shares all of them
+                       max-min fairly, as TCP through switches does; "queue" as whole chunks that wait in one
+                       first-in first-out queue per link, the model of netstorm.md 7.4
+    """
+
+    efficiency: float = 1.0
+    per_message_bytes: int = 0
+    control_delay_ns: int = 0
+    relay: Literal["flow", "queue"] = "flow"
+
+
+IDEAL = WorldOptions()
+# TCP over Ethernet: 1448 of 1538 bytes on the wire are payload. A frame of ours has some 200 bytes of header.
+REALISTIC = WorldOptions(efficiency=0.94, per_message_bytes=200, control_delay_ns=300_000)
+
+
+@dataclass
+class CollectiveRecord:
+    """One collective at every site: virtual times (-1 before they happen), elements delivered, sites left."""
+
+    spec: CollectiveSpec
+    ready_ns: list[int]
+    done_ns: list[int]
+    delivered: list[int]
+    left: int
+
+    @property
+    def synchronisation_s(self) -> float:
+        """Last result at any site minus last contribution ready at any site."""
+        return (max(self.done_ns) - max(self.ready_ns)) / SECOND
+
+    @property
+    def complete(self) -> bool:
+        return self.left == 0
+
+
+class World:
+    """One job on one topology. `failures` holds (site, sequence number, cause) of every failed collective."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        job: str = "simulated",
+        options: WorldOptions = IDEAL,
+        paths: Mapping[tuple[int, int], tuple[Path, ...]] | None = None,
+    ) -> None:
+        self.topology = topology
+        self.clock = VirtualClock()
+        self.options = options
+        self.n = len(topology.site_names)
+        self.paths = path_sets(topology) if paths is None else paths
+        self.network = FluidNetwork(
+            self.clock,
+            [FluidLink(link.rate.bps, link.delay.ns) for link in topology.directed],
+            efficiency=options.efficiency,
+            per_message_bytes=options.per_message_bytes,
+        )
+        self.coordinator = CoordinatorMachine(job, topology.site_names)
+        self.sites = [SiteMachine(job, k, topology.site_names) for k in range(self.n)]
+        self.records: list[CollectiveRecord] = []
+        self.failures: list[tuple[int, int, str]] = []
+        self.on_complete: Callable[[int, int], None] | None = None
+        self._link_of = {(link.src, link.dst): link.index for link in topology.directed}
+        self._lanes: dict[tuple[int, int, int, int], Connection] = {}
+        self._hop_paths = {
+            (u, v): direct_path_number(self.paths, u, v) or 0 for u, v in sorted(self._link_of)
+        }
+
+    # ---- what a run does
+
+    def view(self) -> NetworkView:
+        """The network as a scheduler with perfect knowledge sees it."""
+        primary = {pair: paths[0] for pair, paths in self.paths.items()}
+        rates = {arc: float(bps) for arc, bps in self.topology.rates().items()}
+        return NetworkView(self.n, rates, self.topology.site_names, primary)
+
+    def use(self, scheduler: SchedulerSpec, chunk_elements: int) -> Plan:
+        """Plan with the declared rates; the plan holds from the next collective on."""
+        plan = get_scheduler(scheduler, self.topology.site_names).plan(self.view())
+        self.use_plan(plan, chunk_elements)
+        return plan
+
+    def use_plan(self, plan: Plan, chunk_elements: int) -> None:
+        for action in self.coordinator.set_plan(plan, chunk_elements, self._hop_paths):
+            self._to_site(action.dst, action.message)
+
+    def begin(self, site: int, spec: CollectiveSpec) -> int:
+        """The workers of `site` submit their next collective now; returns its sequence number."""
+        seq = self.sites[site].next_seq
+        if seq == len(self.records):
+            self.records.append(CollectiveRecord(spec, [-1] * self.n, [-1] * self.n, [0] * self.n, self.n))
+        record = self.records[seq]
+        record.ready_ns[site] = self.clock.now_ns
+        itemsize = item_size(spec.dtype)
+        self._execute(
+            site,
+            self.sites[site].begin(seq, spec, lambda chunk: GhostPayload.of(site, chunk.size * itemsize)),
+        )
+        return seq
+
+    def run_until_complete(self, seq: int) -> CollectiveRecord:
+        """Let time pass until collective `seq` is complete at every site.
+
+        RunFailedError when it fails, or when nothing is left to happen before.
+        """
+        record = self.records[seq]
+        self.clock.run(until=lambda: record.complete or bool(self.failures))
+        if self.failures:
+            site, failed, cause = self.failures[0]
+            raise RunFailedError(f"collective {failed} failed at {self.topology.site_names[site]}: {cause}")
+        if not record.complete:
+            waiting = next(k for k in range(self.n) if record.done_ns[k] < 0)
+            missing = self.sites[waiting].waiting_for(seq)
+            raise RunFailedError(
+                f"the simulated network came to rest while it waited for {missing}",
+                hint="a link without rate stops everything that crosses it",
+            )
+        return record
+
+    def lane(self, src: int, dst: int, path: int, cls: int = 0) -> Connection:
+        """The connection from a site to a peer over one of the paths; an absent one is the primary."""
+        key = (src, dst, path, cls)
+        lane = self._lanes.get(key)
+        if lane is None:
+            hops = pairwise(self._route(src, dst, path))
+            lane = self.network.connect([self._link_of[hop] for hop in hops], cls)
+            self._lanes[key] = lane
+        return lane
+
+    # ---- executing actions
+
+    def _execute(self, site: int, actions: Sequence[SiteAction]) -> None:
+        for action in actions:
+            match action:
+                case Send():
+                    self._send(site, action)
+                case SendControl(control):
+                    self._to_coordinator(control)
+                case Deliver(seq, chunk, payload):
+                    self._check_result(site, seq, chunk.part, payload)
+                    self.records[seq].delivered[site] += chunk.size
+                case Complete(seq):
+                    self.records[seq].done_ns[site] = self.clock.now_ns
+                    self.records[seq].left -= 1
+                    if self.on_complete is not None:
+                        self.on_complete(site, seq)
+                case Failed(seq, cause):
+                    self.failures.append((site, seq, cause))
+
+    def _send(self, site: int, action: Send) -> None:
+        dst, message, nbytes = action.dst, action.message, action.message.payload.nbytes
+
+        def arrived() -> None:
+            self._execute(dst, self.sites[dst].on_message(message))
+
+        if self.options.relay == "flow":
+            self.network.send(self.lane(site, dst, action.path), nbytes, arrived, action.priority)
+            return
+        hops = list(pairwise(self._route(site, dst, action.path)))
+
+        def forward(k: int) -> None:
+            then = arrived if k + 1 == len(hops) else lambda: forward(k + 1)
+            # A neighbour's direct path is its own lane, so the link has one queue whoever relays over it.
+            lane = self.lane(*hops[k], self._hop_paths[hops[k]])
+            self.network.send(lane, nbytes, then, action.priority)
+
+        forward(0)
+
+    def _route(self, src: int, dst: int, path: int) -> Path:
+        known = self.paths[src, dst]
+        return known[path] if path < len(known) else known[0]
+
+    def _check_result(self, site: int, seq: int, part: int, payload: object) -> None:
+        assert isinstance(payload, GhostPayload)
+        wanted = site_mask(self.records[seq].spec.parts[part].contributors, self.n)
+        if payload.once != wanted or payload.again:
+            payload.assert_exact([k for k in range(self.n) if wanted >> k & 1])
+
+    def _to_coordinator(self, message: ToCoordinator) -> None:
+        def arrive() -> None:
+            for action in self.coordinator.on_message(message):
+                self._to_site(action.dst, action.message)
+
+        self.clock.after(self.options.control_delay_ns, arrive)
+
+    def _to_site(self, site: int, message: ToSite) -> None:
+        self.clock.after(
+            self.options.control_delay_ns, lambda: self._execute(site, self.sites[site].on_message(message))
+        )

@@ -45,7 +45,7 @@ def pieces(size: int, chunk_elements: int) -> Iterator[tuple[int, int]]:
 def quotas(weights: Sequence[float], total: int) -> tuple[int, ...]:
     """quota[i] = ceil(weights[i] / sum(weights) * total) elements; their sum is at least `total`."""
     whole = math.fsum(weights)
-    if not whole > 0 or min(weights) < 0:
+    if not whole > 0 or any(weight < 0 for weight in weights):
         raise StormbedError(f"weights {list(weights)} must not be negative, and one must be positive")
     exact = (weight * total / whole for weight in weights)
     return tuple(math.ceil(x * (1 - _SLACK)) for x in exact)

@@ -75,9 +75,7 @@ class SiteMachine:
         if self.aborted is not None:
             raise RunFailedError(f"job {self.job} has stopped: {self.aborted}")
         if seq != self.next_seq:
-            raise UsageError(
-                f"{self._me} begins collective {seq} of job {self.job} instead of {self.next_seq}"
-            )
+            raise UsageError(f"{self._me}: collective {seq} of {self.job} begun, {self.next_seq} is next")
         self._check_sites(spec)
         collective = CollectiveAtSite(self.job, seq, self.site, self.site_names, spec)
         if source is not None:

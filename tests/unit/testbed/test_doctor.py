@@ -1,0 +1,110 @@
+"""The doctor's rows. What it tries on the kernel runs for real, in scratch namespaces, and needs root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed import doctor, sites
+from testbed.doctor import KERNEL_FEATURES, Check, State
+from topologies.errors import CannotHonourError
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="scratch namespaces need root")
+ALL_WORK = dict.fromkeys(KERNEL_FEATURES, "")
+
+
+def states(rows: list[Check]) -> dict[str, State]:
+    return {row.name: row.state for row in rows}
+
+
+def test_a_kernel_with_everything_gives_one_row() -> None:
+    assert states(doctor.kernel_rows(ALL_WORK)) == {"kernel": State.OK}
+
+
+def test_what_can_be_replaced_is_degraded_and_says_by_what() -> None:
+    rows = doctor.kernel_rows(ALL_WORK | {"netem": "qdisc kind is unknown"})
+    assert states(rows) == {"kernel": State.OK, "kernel netem": State.DEGRADED}
+    assert "delay line" in rows[1].instead
+    assert doctor.fit(rows)
+
+
+def test_what_cannot_be_replaced_is_missing() -> None:
+    rows = doctor.kernel_rows(ALL_WORK | {"htb": "qdisc kind is unknown"})
+    assert states(rows)["kernel htb"] is State.MISSING
+    assert not doctor.fit(rows)
+
+
+def test_every_row_that_is_not_ok_says_what_follows() -> None:
+    nothing_works = dict.fromkeys(KERNEL_FEATURES, "no")
+    for row in doctor.kernel_rows(nothing_works):
+        assert row.fix or row.instead
+
+
+@pytest.mark.parametrize(
+    ("stat", "ratio"),
+    [
+        ("cpu  100 0 100 700 0 0 0 100 0 0\ncpu0 1 1 1 1\n", 0.1),
+        ("cpu  0 0 0 0 0 0 0 0 0 0\n", 0.0),
+        ("cpu  50 0 50 900 0 0 0 0 0 0\n", 0.0),
+    ],
+)
+def test_steal_ratio(stat: str, ratio: float) -> None:
+    assert doctor.steal_ratio(stat) == pytest.approx(ratio)
+
+
+def test_no_root_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(CannotHonourError, match="root") as caught:
+        doctor.preflight()
+    assert "sudo" in caught.value.hint
+
+
+@needs_root
+def test_no_open_vswitch_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # A path with every program but Open vSwitch's.
+    for directory in sites.SITE_PATH.split(":"):
+        for program in Path(directory).glob("*") if Path(directory).is_dir() else ():
+            link = tmp_path / program.name
+            if not program.name.startswith("ovs") and not link.exists():
+                link.symlink_to(program)
+    monkeypatch.setattr(sites, "SITE_PATH", str(tmp_path))
+    row = doctor.check_open_vswitch()
+    assert row.state is State.MISSING
+    assert "openvswitch-switch" in row.fix
+    with pytest.raises(CannotHonourError, match="ovs-vswitchd"):
+        doctor.preflight()
+
+
+def test_the_scratch_child_refuses_to_run_outside_scratch_namespaces() -> None:
+    own = str(Path("/proc/self/ns/net").readlink())
+    for arguments in ([], [own]):
+        refused = subprocess.run(
+            [sys.executable, "-m", "testbed.doctor", *arguments], capture_output=True, text=True
+        )
+        assert refused.returncode != 0
+        assert "scratch" in refused.stderr
+
+
+@needs_root
+def test_the_machine_itself_is_not_touched() -> None:
+    def interfaces_and_settings() -> tuple[str, str]:
+        links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+        return links, Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text()
+
+    before = interfaces_and_settings()
+    rows = doctor.check_kernel()
+    assert interfaces_and_settings() == before
+    assert states(rows)["namespaces"] is State.OK
+
+
+@needs_root
+def test_what_the_kernel_lacks_is_found_out_and_not_assumed() -> None:
+    # netem is the one feature that kernels commonly lack: the row must say what the kernel itself says.
+    scratch = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
+    has_netem = subprocess.run(scratch, capture_output=True).returncode == 0
+    rows = states(doctor.check_kernel())
+    assert ("kernel netem" not in rows) is has_netem

@@ -178,9 +178,7 @@ class StormbedProcessGroup(dist.ProcessGroup):
         self, batch: Batch, output: torch.Tensor, parts: list[torch.Tensor], op: str
     ) -> None:
         """One reduction to each rank, so every element crosses the network once."""
-        self._expect_parts("reduce_scatter", parts)
-        if any(part.numel() != output.numel() for part in parts):
-            raise RuntimeError("reduce_scatter: every part must have as many elements as the output")
+        self._expect_parts("reduce_scatter", parts, output.numel())
         if not output.numel():
             return
         for rank, part in enumerate(parts):
@@ -239,11 +237,22 @@ class StormbedProcessGroup(dist.ProcessGroup):
         if parts[self._rank].numel() != tensor.numel():
             given_here, own = tensor.numel(), parts[self._rank].numel()
             raise RuntimeError(f"allgather: this rank gives {given_here} elements, its output has {own}")
-        if not sum(part.numel() for part in parts):
+        if len({part.numel() for part in parts}) > 1:
+            self._gather_uneven(batch, parts, tensor)
+            return
+        if not tensor.numel():
             return
         given = for_transfer(tensor, written=False)
         taken = [for_transfer(part, written=True) for part in parts]
         batch.add(partial(self.client.allgather, given.array, [b.array for b in taken]), *taken)
+
+    def _gather_uneven(self, batch: Batch, parts: list[torch.Tensor], tensor: torch.Tensor) -> None:
+        """One broadcast from each rank: every rank knows all lengths from its outputs."""
+        parts[self._rank].detach().copy_(tensor.detach().reshape(parts[self._rank].shape))
+        for rank, part in enumerate(parts):
+            if part.numel():
+                buffer = for_transfer(part, written=rank != self._rank)
+                batch.add(partial(self.client.broadcast, buffer.array, rank), buffer)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
         (tensor,) = listed(inputs)
@@ -252,7 +261,7 @@ class StormbedProcessGroup(dist.ProcessGroup):
         record = self._begin("gather", [tensor, *parts])
         batch = Batch()
         if root == self._rank:
-            self._expect_parts("gather", parts)
+            self._expect_parts("gather", parts, tensor.numel())
         if tensor.numel():
             given = for_transfer(tensor, written=False)
             taken = [for_transfer(part, written=True) for part in parts]
@@ -267,7 +276,7 @@ class StormbedProcessGroup(dist.ProcessGroup):
         record = self._begin("scatter", [tensor, *parts])
         batch = Batch()
         if root == self._rank:
-            self._expect_parts("scatter", parts)
+            self._expect_parts("scatter", parts, tensor.numel())
         if tensor.numel():
             taken = for_transfer(tensor, written=True)
             arrays = [for_transfer(part, written=False).array for part in parts]
@@ -391,9 +400,14 @@ class StormbedProcessGroup(dist.ProcessGroup):
         if self._failure is None:
             self._failure = error
 
-    def _expect_parts(self, kind: str, parts: Sequence[torch.Tensor]) -> None:
+    def _expect_parts(self, kind: str, parts: Sequence[torch.Tensor], elements: int | None = None) -> None:
         if len(parts) != self._world:
             raise RuntimeError(f"{kind}: {len(parts)} tensors given for {self._world} ranks")
+        for rank, part in enumerate(parts):
+            if elements is not None and part.numel() != elements:
+                raise RuntimeError(
+                    f"{kind}: the tensor for rank {rank} has {part.numel()} elements, not {elements}"
+                )
 
     def _in_parts(self, whole: torch.Tensor, part: torch.Tensor) -> list[torch.Tensor]:
         """The tensor as one flat part per rank."""

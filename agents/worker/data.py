@@ -1,0 +1,181 @@
+"""The data of experiments, and who trains on what.
+
+Every source gives images of 28x28 in [0, 1] or near it and labels 0..9, the same at every worker.
+
+The order of training is one endless stream of samples: epoch after epoch, each in an order drawn from the
+seed. With B samples a worker and N workers, iteration t takes the B*N samples from t*B*N on, and rank r the
+r-th B of them. So the joint batch depends on B*N alone, and a single process can recompute it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from topologies.errors import InvalidFileError, UsageError
+
+SIDE: Final = 28
+CLASSES: Final = 10
+SOURCES: Final = ("digits", "synthetic")
+DIGITS_TEST: Final = 297
+SYNTHETIC_TRAIN: Final = 4096
+SYNTHETIC_TEST: Final = 512
+_SPLIT_SEED: Final = 20170220
+
+Images = np.ndarray[Any, np.dtype[np.float32]]
+Labels = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images (n, 1, 28, 28) float32 and labels (n,) int64, for training and for testing."""
+
+    name: str
+    train_x: Images
+    train_y: Labels
+    test_x: Images
+    test_y: Labels
+
+
+def load_dataset(source: str, seed: int = 0) -> Dataset:
+    """Loads by name or path.
+
+    Args:
+        source: `digits` (the 1,797 handwritten digits of scikit-learn, 8x8, enlarged to 28x28; 1,500 to
+            train, 297 to test), `synthetic` (random images, labelled by a random linear rule), or the path of
+            an .npz file with the arrays x_train, y_train, x_test, y_test (as Keras's mnist.npz has them).
+        seed: of synthetic data.
+
+    Raises UsageError for an unknown name, InvalidFileError for a file that does not fit.
+    """
+    if source == "digits":
+        return _digits()
+    if source == "synthetic":
+        return _synthetic(seed)
+    if source.endswith(".npz"):
+        return _from_file(Path(source))
+    near = difflib.get_close_matches(source, SOURCES, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "give the path of an .npz file, or one of these"
+    raise UsageError(f"there is no data {source!r}: {', '.join(SOURCES)}", hint=hint)
+
+
+class Batches:
+    """The endless stream of samples of a data set, cut into batches.
+
+    Args:
+        dataset: what to draw from.
+        batch: samples a worker takes an iteration.
+        world_size: number of workers.
+        seed: of the order.
+    """
+
+    def __init__(self, dataset: Dataset, batch: int, world_size: int, seed: int) -> None:
+        if batch < 1 or world_size < 1:
+            raise UsageError(f"batch {batch} for {world_size} workers: both are at least 1")
+        self.dataset = dataset
+        self.batch = batch
+        self.world_size = world_size
+        self.seed = seed
+        self._orders: dict[int, np.ndarray[Any, np.dtype[np.int64]]] = {}
+
+    def indices(self, iteration: int, rank: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Which training samples an iteration takes: a rank's, or with None those of all ranks in order."""
+        joint = self.batch * self.world_size
+        first = iteration * joint + (0 if rank is None else rank * self.batch)
+        positions = np.arange(first, first + (joint if rank is None else self.batch))
+        size = len(self.dataset.train_y)
+        epochs, offsets = np.divmod(positions, size)
+        chosen = np.empty(len(positions), np.int64)
+        for epoch in np.unique(epochs):
+            mask = epochs == epoch
+            chosen[mask] = self._order(int(epoch))[offsets[mask]]
+        return chosen
+
+    def of(self, iteration: int, rank: int | None = None) -> tuple[Images, Labels]:
+        """Images and labels of one rank's batch, or of the joint batch."""
+        chosen = self.indices(iteration, rank)
+        return self.dataset.train_x[chosen], self.dataset.train_y[chosen]
+
+    def _order(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        if epoch not in self._orders:
+            for old in [e for e in self._orders if e < epoch - 1]:
+                del self._orders[old]
+            generator = np.random.default_rng([self.seed, epoch])
+            self._orders[epoch] = generator.permutation(len(self.dataset.train_y))
+        return self._orders[epoch]
+
+
+def enlarge(images: Images, side: int = SIDE) -> Images:
+    """Square images (n, s, s) enlarged to (n, side, side): bilinear, corners on corners."""
+    small = images.shape[-1]
+    positions = np.linspace(0, small - 1, side)
+    low = np.minimum(positions.astype(np.int64), small - 2)
+    weights = np.zeros((side, small), np.float32)
+    weights[np.arange(side), low] = 1 - (positions - low)
+    weights[np.arange(side), low + 1] = positions - low
+    return np.einsum("ij,njk,lk->nil", weights, images, weights, optimize=True).astype(np.float32)
+
+
+def _digits() -> Dataset:
+    # Imported here: it costs a second that other sources need not pay.
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = enlarge((bunch.images / 16).astype(np.float32))[:, None]
+    labels = bunch.target.astype(np.int64)
+    order = np.random.default_rng(_SPLIT_SEED).permutation(len(labels))
+    test, train = order[:DIGITS_TEST], order[DIGITS_TEST:]
+    return Dataset("digits", images[train], labels[train], images[test], labels[test])
+
+
+def _synthetic(seed: int) -> Dataset:
+    generator = np.random.default_rng(seed)
+    count = SYNTHETIC_TRAIN + SYNTHETIC_TEST
+    images = generator.standard_normal((count, 1, SIDE, SIDE), dtype=np.float32)
+    rule = generator.standard_normal((SIDE * SIDE, CLASSES), dtype=np.float32)
+    labels = (images.reshape(count, -1) @ rule).argmax(1).astype(np.int64)
+    cut = SYNTHETIC_TRAIN
+    return Dataset("synthetic", images[:cut], labels[:cut], images[cut:], labels[cut:])
+
+
+def _from_file(path: Path) -> Dataset:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except FileNotFoundError:
+        raise InvalidFileError(f"{path}: no such file", hint="the path is looked up at the worker") from None
+    except (OSError, ValueError) as error:
+        raise InvalidFileError(f"{path}: not an .npz file of plain arrays: {error}") from error
+    missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
+    if missing:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise InvalidFileError(f"{path}: no array {missing[0]}; it holds {found}")
+    train_x, train_y = _images(path, "x_train", arrays), _labels(path, "y_train", arrays)
+    test_x, test_y = _images(path, "x_test", arrays), _labels(path, "y_test", arrays)
+    for x, y, part in ((train_x, train_y, "train"), (test_x, test_y, "test")):
+        if len(x) != len(y) or not len(x):
+            raise InvalidFileError(f"{path}: {len(x)} images in x_{part}, {len(y)} labels in y_{part}")
+    return Dataset(path.name, train_x, train_y, test_x, test_y)
+
+
+def _images(path: Path, key: str, arrays: dict[str, Any]) -> Images:
+    given = arrays[key]
+    if given.ndim < 2 or given[0].size != SIDE * SIDE:
+        raise InvalidFileError(
+            f"{path}: {key} has the shape {given.shape}", hint=f"n images of {SIDE}x{SIDE}"
+        )
+    if given.dtype.kind not in "uif":
+        raise InvalidFileError(f"{path}: {key} holds {given.dtype}", hint="numbers")
+    scale = np.float32(255 if given.dtype == np.uint8 else 1)
+    return np.ascontiguousarray(given.reshape(len(given), 1, SIDE, SIDE).astype(np.float32) / scale)
+
+
+def _labels(path: Path, key: str, arrays: dict[str, Any]) -> Labels:
+    given = arrays[key].reshape(-1)
+    if given.dtype.kind not in "ui" or (given.size and not 0 <= given.min() <= given.max() < CLASSES):
+        raise InvalidFileError(f"{path}: {key} must hold whole numbers from 0 to {CLASSES - 1}")
+    return given.astype(np.int64)

@@ -1,0 +1,100 @@
+"""What a worker is told about one segment of a job: so many iterations of training under one scheduler."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from topologies.errors import UsageError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class ComputeTime(BaseModel):
+    """How long one forward and backward pass takes: lognormal with this mean and coefficient of variation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mean_s: Positive
+    cv: NotNegative = 0.0
+
+    def draw(self, seed: int, rank: int, iteration: int) -> float:
+        """Seconds, the same for the same arguments."""
+        if not self.cv:
+            return self.mean_s
+        variance = math.log1p(self.cv**2)
+        generator = np.random.default_rng([seed, rank, iteration])
+        return float(generator.lognormal(math.log(self.mean_s) - variance / 2, math.sqrt(variance)))
+
+
+class Compute(ComputeTime):
+    """A compute time for all sites, with exceptions for some."""
+
+    sites: dict[str, ComputeTime] = Field(default_factory=dict)
+
+    def at(self, site: str) -> ComputeTime:
+        return self.sites.get(site, self)
+
+
+class Segment(BaseModel):
+    """One segment. Fields that concern others (the coordinator, the runner) are ignored.
+
+    Attributes:
+        label: names it in the trace.
+        scheduler: as the experiment gives it; only recorded.
+        iterations: steps of every worker.
+        model: see `agents.worker.models`.
+        data: see `agents.worker.data`.
+        batch: samples per worker and iteration.
+        lr, momentum, optimizer: of `torch.optim.SGD` (momentum for sgd only) or `torch.optim.Adam`.
+        compute: `real`, or a declared time that a pass is padded to.
+        seed: of the first weights, of the order of the data, of synthetic data, of compute times.
+        eval_every: rank 0 measures the accuracy on the test data after every so many iterations; 0 never.
+        fresh: start from the first weights; False goes on from where the segment before ended.
+        bucket_cap_mb: DDP's bucket size in MiB; None puts all gradients into one bucket, so that an iteration
+            is one collective.
+        save_parameters: rank 0 writes its parameters at the end, for `agents.worker.reference`.
+        timeout_s: the longest that one collective may take.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    label: str
+    scheduler: str | dict[str, Any] = ""
+    iterations: Annotated[int, Field(ge=1)]
+    model: str = "mlp-2m"
+    data: str = "digits"
+    batch: Annotated[int, Field(ge=1)] = 32
+    lr: Positive = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    compute: Literal["real"] | Compute = "real"
+    seed: Annotated[int, Field(ge=0)] = 0
+    eval_every: Annotated[int, Field(ge=0)] = 0
+    fresh: bool = True
+    bucket_cap_mb: Positive | None = None
+    save_parameters: bool = False
+    timeout_s: Positive = 1800.0
+
+    @property
+    def data_key(self) -> tuple[str, int]:
+        """What decides the data set: its source, and the seed where it is drawn."""
+        return self.data, self.seed if self.data == "synthetic" else 0
+
+    @property
+    def scheduler_name(self) -> str:
+        return self.scheduler if isinstance(self.scheduler, str) else str(self.scheduler.get("name", ""))
+
+
+def parse_segment(given: dict[str, Any]) -> Segment:
+    """Checks what a worker was told. Raises UsageError naming the field."""
+    try:
+        return Segment.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"segment {given.get('label', '?')!r}: {where}: {first['msg']}") from error

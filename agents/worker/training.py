@@ -1,0 +1,192 @@
+"""Training of one model over one group of workers: what a worker does between two messages of the runner."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from agents.worker.data import Batches, Dataset, load_dataset
+from agents.worker.models import build_model
+from agents.worker.parameters import Arrays, parameters_of
+from agents.worker.process_group import StormbedProcessGroup
+from agents.worker.segment import ComputeTime, Segment
+from agents.worker.work import Record
+from topologies.errors import UsageError
+
+MIB: Final = 1024 * 1024
+_FLOATING: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration of one worker. Times are CLOCK_MONOTONIC.
+
+    Attributes:
+        number: counted from 0 in its segment.
+        start_ns: before the forward pass.
+        ready_ns: the last gradient was handed over.
+        done_ns: the last result arrived.
+        end_ns: the step of the optimizer was taken.
+        loss: of this worker's batch.
+        computed_ns: the forward and backward pass themselves, without padding to a declared time.
+        accuracy: on the test data; None where it was not measured.
+    """
+
+    number: int
+    start_ns: int
+    ready_ns: int
+    done_ns: int
+    end_ns: int
+    loss: float
+    computed_ns: int
+    accuracy: float | None
+
+
+def make_optimizer(model: nn.Module, segment: Segment) -> torch.optim.Optimizer:
+    if segment.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), lr=segment.lr)
+    return torch.optim.SGD(model.parameters(), lr=segment.lr, momentum=segment.momentum)
+
+
+class Pace:
+    """Holds back the last gradients of an iteration until its declared compute time is over."""
+
+    def __init__(self, group: StormbedProcessGroup, compute: ComputeTime, seed: int) -> None:
+        self._group = group
+        self._compute = compute
+        self._seed = seed
+        self._until_ns = 0
+        self.computed_ns = 0
+
+    def begin(self, iteration: int, start_ns: int) -> None:
+        seconds = self._compute.draw(self._seed, self._group.rank(), iteration)
+        self._until_ns = start_ns + round(seconds * 1e9)
+
+    def hook(self, _state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """DDP's communication hook: what it does without a hook, later."""
+        if bucket.is_last():
+            now = time.monotonic_ns()
+            self.computed_ns = now
+            if now < self._until_ns:
+                time.sleep((self._until_ns - now) / 1e9)
+        future: torch.futures.Future[torch.Tensor] = default_hooks.allreduce_hook(self._group, bucket)
+        return future
+
+
+class Training:
+    """A model, its optimizer and its data; lives as long as segments go on from one another.
+
+    Args:
+        group: all workers.
+        site: this worker's site, for compute times per site.
+        segment: the first segment, which decides model, data and order.
+        dataset: already loaded data, or None.
+    """
+
+    def __init__(
+        self, group: StormbedProcessGroup, site: str, segment: Segment, dataset: Dataset | None = None
+    ) -> None:
+        self._group = group
+        self._site = site
+        self.first = segment
+        self.history: list[Segment] = []
+        self._iterations = 0
+        data = dataset or load_dataset(segment.data, segment.seed)
+        self._batches = Batches(data, segment.batch, group.size(), segment.seed)
+        self.model = build_model(segment.model, segment.seed)
+        self._optimizer = make_optimizer(self.model, segment)
+
+    @property
+    def dataset(self) -> Dataset:
+        return self._batches.dataset
+
+    def parameters(self) -> Arrays:
+        return parameters_of(self.model)
+
+    def run(self, segment: Segment) -> Iterator[Iteration]:
+        """The iterations of a segment, one after the other, as they end."""
+        self._check_continues(segment)
+        self.history.append(segment)
+        for options in self._optimizer.param_groups:
+            options["lr"] = segment.lr
+        self._group.take_records()
+        pace = None
+        if segment.compute != "real":
+            pace = Pace(self._group, segment.compute.at(self._site), segment.seed)
+        replica = self._replica(segment, pace)
+        for number in range(segment.iterations):
+            yield self._step(replica, segment, number, pace)
+
+    def _check_continues(self, segment: Segment) -> None:
+        for name in ("model", "data", "batch", "seed", "optimizer", "momentum"):
+            before, now = getattr(self.first, name), getattr(segment, name)
+            if before != now:
+                raise UsageError(
+                    f"segment {segment.label!r} goes on with {name} {now!r} from {before!r}",
+                    hint="set fresh: true",
+                )
+
+    def _replica(self, segment: Segment, pace: Pace | None) -> DistributedDataParallel:
+        cap = segment.bucket_cap_mb
+        if cap is None:
+            cap = sum(p.numel() * p.element_size() for p in self.model.parameters()) / MIB + 1
+        # Every worker draws the same first weights from the seed, so they are not sent through the network:
+        # that would be a broadcast of the whole model in front of every segment.
+        replica = DistributedDataParallel(
+            self.model, process_group=self._group, bucket_cap_mb=math.ceil(cap), init_sync=False
+        )
+        if pace is not None:
+            replica.register_comm_hook(None, pace.hook)
+        return replica
+
+    def _step(
+        self, replica: DistributedDataParallel, segment: Segment, number: int, pace: Pace | None
+    ) -> Iteration:
+        images, labels = self._batches.of(self._iterations, self._group.rank())
+        x, y = torch.from_numpy(images), torch.from_numpy(labels)
+        start = time.monotonic_ns()
+        if pace is not None:
+            pace.begin(self._iterations, start)
+        self._optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(replica(x), y)
+        loss.backward()
+        self._optimizer.step()
+        end = time.monotonic_ns()
+        self._iterations += 1
+        gradients = _gradients(self._group.take_records())
+        ready = max(r.submitted_ns for r in gradients)
+        measured = segment.eval_every and (number + 1) % segment.eval_every == 0 and self._group.rank() == 0
+        return Iteration(
+            number=number,
+            start_ns=start,
+            ready_ns=ready,
+            done_ns=max(r.done_ns for r in gradients),
+            end_ns=end,
+            loss=float(loss.detach()),
+            computed_ns=(pace.computed_ns if pace is not None else ready) - start,
+            accuracy=accuracy(self.model, self.dataset) if measured else None,
+        )
+
+
+def _gradients(records: Sequence[Record]) -> list[Record]:
+    """Gradients are the all-reduces of floats; DDP's bookkeeping is broadcasts, and integers."""
+    found = [r for r in records if r.kind == "allreduce" and r.dtype in _FLOATING]
+    if not found:
+        raise RuntimeError("an iteration passed without any gradient being exchanged")
+    return found
+
+
+def accuracy(model: Callable[[torch.Tensor], torch.Tensor], dataset: Dataset) -> float:
+    """Share of the test data that the model tells right."""
+    with torch.no_grad():
+        guesses = model(torch.from_numpy(dataset.test_x)).argmax(1)
+    return float((guesses == torch.from_numpy(dataset.test_y)).double().mean())

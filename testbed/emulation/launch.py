@@ -1,0 +1,402 @@
+"""Bringing testbeds up and taking them away, from outside: what the caller of `up` does.
+
+The supervisor is started detached in new namespaces. From then on one fact protects the machine: when it
+ends, by whatever signal, the kernel ends every process and namespace of the testbed. All that remains to be
+removed is a directory, and, until the kernel has collected it, the veth that led in.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from testbed import sites as site_doors
+from testbed.client import SupervisorClient
+from testbed.emulation import management
+from testbed.emulation.rundir import (
+    RunDir,
+    SiteInfo,
+    TestbedInfo,
+    check_name,
+    read_info,
+    run_root,
+    write_info,
+)
+from testbed.emulation.shaping import gso_max_bytes
+from testbed.emulation.sites import host_pids
+from testbed.emulation.waiting import is_running, reap, start_ticks, wait_for
+from testbed.runner import batch
+from testbed.supervisor.processes import base_environment, log_tail
+from testbed.telemetry import prometheus
+from topologies.addressing import MAX_SITES, Management, wan_ip
+from topologies.errors import (
+    CannotHonourError,
+    CleanupError,
+    DeadlineError,
+    InvalidFileError,
+    StormbedError,
+    UsageError,
+)
+from topologies.model import Topology
+
+OnProgress = Callable[[str], None]
+
+PROGRAMS: Final = {
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "mount": "mount",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "sysctl": "procps",
+    "ethtool": "ethtool",
+    "tini": "tini",
+    "mnexec": "mininet",
+    "ovs-vsctl": "openvswitch-switch",
+    "ovs-vswitchd": "openvswitch-switch",
+    "ovsdb-server": "openvswitch-switch",
+    "ovsdb-tool": "openvswitch-switch",
+    "ssh-keygen": "openssh-client",
+    "sshd": "openssh-server",
+    "prometheus": "prometheus",
+}
+"""What `up` needs, and the Debian package that brings it."""
+
+START_S: Final = 20.0
+BOOT_SILENCE_S: Final = 120.0
+END_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A testbed as found on this machine. `alive`: its supervisor runs; otherwise it is only leftovers."""
+
+    name: str
+    alive: bool
+    info: TestbedInfo | None
+
+
+def up(
+    topology: Topology,
+    name: str,
+    *,
+    on_progress: OnProgress | None = None,
+    calibrate: bool = True,
+) -> TestbedInfo:
+    """Bring a testbed up and return its state.
+
+    When it fails or is interrupted, whatever was made is removed before the exception goes on.
+
+    Args:
+        topology: the network, already scaled.
+        name: unique on this machine.
+        on_progress: gets a line for every step.
+        calibrate: measure every link; the verdict is `info.fidelity`.
+
+    Raises:
+        UsageError: a testbed of this name is up, or the name cannot be one.
+        CannotHonourError: not root, a program is missing, no free subnet, too many sites.
+        StormbedError: a part did not start; the message quotes its log.
+    """
+    progress = on_progress or (lambda text: None)
+    check_name(name)
+    check_possible(topology)
+    run_dir = RunDir.of(name)
+    with _starting(run_dir, topology) as info:
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            progress("keys and files")
+            _prepare_files(run_dir, topology, info.management)
+            process = _start_supervisor(run_dir)
+            info = _identify(run_dir, info, process)
+            batch(["ip"], management.uplink_lines(info.interface, info.management, process.pid))
+            client = SupervisorClient(name)
+            result = client.call("boot", progress, timeout=BOOT_SILENCE_S, calibrate=calibrate)
+            info = _complete(run_dir, info, result["fidelity"], client)
+        except BaseException as error:
+            _undo(run_dir, info, process)
+            if isinstance(error, StormbedError) or not isinstance(error, Exception):
+                raise
+            raise StormbedError(f"testbed {name} could not be brought up: {error!r}") from error
+    return info
+
+
+def down(name: str, *, on_progress: OnProgress | None = None) -> None:
+    """Take a testbed away, with everything that belongs to it.
+
+    Raises:
+        UsageError: there is none of this name.
+        CleanupError: something of it could not be removed; the message names it.
+    """
+    run_dir = RunDir.of(name)
+    progress = on_progress or (lambda text: None)
+    if not run_dir.path.exists():
+        raise UsageError(f"there is no testbed {name!r}", hint="`testbed status` lists those that are up")
+    info = _read_info_or_none(run_dir)
+    if info is not None and is_running(info.pid, info.started_ticks):
+        if info.init_pid is None:
+            raise UsageError(f"testbed {name} is just being brought up", hint=f"interrupt process {info.pid}")
+        progress("asking its processes to end")
+        try:
+            SupervisorClient(name).call("shutdown", timeout=END_S)
+        except StormbedError:
+            pass  # it may have ended on the way, or not answer; it is ended below either way
+    _remove(run_dir, info)
+    progress("down")
+
+
+def clean(name: str | None = None) -> list[str]:
+    """Remove what dead testbeds left; returns their names. Those that are alive are not touched.
+
+    Args:
+        name: only this one; UsageError when it is alive.
+    """
+    cleaned = []
+    for listed in list_testbeds():
+        if name is not None and listed.name != name:
+            continue
+        if listed.alive:
+            if name is not None:
+                raise UsageError(f"testbed {name} is up", hint=f"`testbed down {name}` takes it away")
+            continue
+        _remove(RunDir.of(listed.name), listed.info)
+        cleaned.append(listed.name)
+    return cleaned
+
+
+def list_testbeds() -> list[Listed]:
+    """Every testbed on this machine, alive or not, by name."""
+    root = run_root()
+    found = []
+    for entry in sorted(root.iterdir()) if root.is_dir() else []:
+        if entry.is_dir():
+            info = _read_info_or_none(RunDir(entry))
+            alive = info is not None and is_running(info.pid, info.started_ticks)
+            found.append(Listed(entry.name, alive, info))
+    return found
+
+
+def check_possible(topology: Topology) -> None:
+    """Raise CannotHonourError if this machine cannot bring such a network up; nothing is made."""
+    if os.geteuid() != 0:
+        raise CannotHonourError(
+            "an emulated testbed needs root for its namespaces", hint="use sudo, or simulate without root"
+        )
+    if len(topology.sites) > MAX_SITES:
+        raise CannotHonourError(
+            f"{topology.name} has {len(topology.sites)} sites and the emulator holds {MAX_SITES}",
+            hint="simulate it",
+        )
+    for program, package in PROGRAMS.items():
+        if shutil.which(program, path=site_doors.SITE_PATH) is None:
+            raise CannotHonourError(f"the program {program} is missing", hint=f"apt-get install {package}")
+    gso_max_bytes(topology.directed)
+
+
+@contextmanager
+def _starting(run_dir: RunDir, topology: Topology) -> Iterator[TestbedInfo]:
+    """Take the name and a subnet, both at once with respect to other callers."""
+    root = run_dir.path.parent
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _make_way(run_dir)
+        taken = management.networks_in_use()
+        taken += [listed.info.subnet for listed in list_testbeds() if listed.info is not None]
+        addresses = management.choose_subnet(taken)
+        sites = {
+            name: SiteInfo(index=k, wan_ip=wan_ip(k), mgmt_ip=addresses.site(k))
+            for k, name in enumerate(topology.site_names)
+        }
+        info = TestbedInfo(
+            name=run_dir.name,
+            created_s=time.time(),
+            state="starting",
+            topology=topology.to_dict(),
+            subnet=addresses.subnet,
+            interface=management.interface_name(run_dir),
+            # Until the supervisor runs, this process answers for the testbed.
+            pid=os.getpid(),
+            started_ticks=start_ticks(os.getpid()),
+            sites=sites,
+        )
+        run_dir.path.mkdir(mode=0o755)
+        write_info(run_dir, info)
+    yield info
+
+
+def _make_way(run_dir: RunDir) -> None:
+    """Refuse a name that is up; remove what a dead testbed of this name left."""
+    if not run_dir.path.exists():
+        return
+    info = _read_info_or_none(run_dir)
+    if info is not None and is_running(info.pid, info.started_ticks):
+        raise UsageError(
+            f"a testbed {run_dir.name!r} is {'up' if info.state == 'up' else 'starting'} already",
+            hint=f"`testbed down {run_dir.name}`, or choose another name",
+        )
+    _remove(run_dir, info)
+
+
+def _prepare_files(run_dir: RunDir, topology: Topology, addresses: Management) -> None:
+    """What the testbed's parts read when they start."""
+    run_dir.topology.write_text(json.dumps(topology.to_dict(), indent=1))
+    site_doors.prepare(run_dir.path, topology, addresses)
+    prometheus.prepare(run_dir.path, addresses, prometheus.targets_of(topology, addresses))
+
+
+def _start_supervisor(run_dir: RunDir) -> subprocess.Popen[bytes]:
+    """Start the supervisor in new namespaces, detached from the terminal and from this process's fate.
+
+    `--kill-child` ends tini, the first process inside, when unshare is killed; tini ends when the supervisor
+    does; and with tini the kernel ends everything in its process namespace.
+    """
+    argv = [
+        *("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--"),
+        *("tini", "--", sys.executable, "-m", "testbed.supervisor", "--run-dir", str(run_dir.path)),
+    ]
+    with run_dir.log.open("ab") as log:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=base_environment(),
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def _identify(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[bytes]) -> TestbedInfo:
+    """Wait until the supervisor listens, and record whose pids are the testbed's."""
+
+    def listening() -> bool:
+        if process.poll() is not None:
+            raise StormbedError(
+                f"the supervisor ended with status {process.returncode}: "
+                f"{log_tail(run_dir.log) or 'it said nothing'}"
+            )
+        return run_dir.socket.exists()
+
+    wait_for(listening, "the supervisor to listen", START_S)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    info = info.model_copy(
+        update={
+            "pid": process.pid,
+            "started_ticks": start_ticks(process.pid),
+            "init_pid": int(children[0]),
+        }
+    )
+    write_info(run_dir, info)
+    return info
+
+
+def _complete(
+    run_dir: RunDir, info: TestbedInfo, fidelity: dict[str, Any] | None, client: SupervisorClient
+) -> TestbedInfo:
+    """Record the pids of the sites, so that they can be entered from outside, and that the testbed is up."""
+    assert info.init_pid is not None
+    outside = host_pids(info.init_pid)
+    inside = client.call("sites")
+    sites = {
+        name: site.model_copy(update={"pid": outside[inside[name]["pid"]]})
+        for name, site in info.sites.items()
+    }
+    supervisor_pid = outside[client.call("ping")["pid"]]
+    update = {"state": "up", "supervisor_pid": supervisor_pid, "sites": sites, "fidelity": fidelity}
+    info = info.model_copy(update=update)
+    write_info(run_dir, info)
+    return info
+
+
+def _undo(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[bytes] | None) -> None:
+    """Remove what a failed or interrupted `up` has made. A second interrupt does not stop this."""
+    with _uninterrupted():
+        if process is not None:
+            process.kill()
+            process.wait()
+        _remove(run_dir, info.model_copy(update={"pid": None}))
+
+
+def _remove(run_dir: RunDir, info: TestbedInfo | None) -> None:
+    """End a testbed, if it still runs, and remove its files and its veth."""
+    if info is not None:
+        if info.init_pid is not None and is_running(info.pid, info.started_ticks):
+            assert info.pid is not None
+            _end(info.pid, info.started_ticks)
+        if management.link_exists(info.interface):
+            management.remove_link(info.interface)
+    left = _remove_tree(run_dir.path)
+    if left:
+        raise CleanupError(f"{left} could not be removed")
+    if info is not None and management.link_exists(info.interface):
+        raise CleanupError(f"the interface {info.interface} could not be removed")
+
+
+def _end(pid: int, ticks: int | None) -> None:
+    """End the process that keeps a testbed's namespaces; with it ends everything inside."""
+
+    def ended() -> bool:
+        reap(pid)
+        return not is_running(pid, ticks)
+
+    try:
+        wait_for(ended, "the supervisor to end by itself", 1.0)
+        return
+    except DeadlineError:
+        pass
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    try:
+        wait_for(ended, f"process {pid} to end", END_S)
+    except DeadlineError as error:
+        raise CleanupError(f"the supervisor (process {pid}) does not end: {error.message}") from None
+
+
+def _remove_tree(path: Path) -> Path | None:
+    """Remove a directory; returns what resisted. Processes that are just ending may still write into it."""
+
+    def removed() -> bool:
+        shutil.rmtree(path, ignore_errors=True)
+        return not path.exists()
+
+    try:
+        wait_for(removed, f"{path} to go away", 3.0)
+    except DeadlineError:
+        return path
+    return None
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until the block is done. Only the main thread can, and need, hold them off."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+
+
+def _read_info_or_none(run_dir: RunDir) -> TestbedInfo | None:
+    """The state of a testbed; None also when the file cannot be understood, as after a crash."""
+    try:
+        return read_info(run_dir)
+    except InvalidFileError:
+        return None

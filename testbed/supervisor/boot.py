@@ -1,0 +1,189 @@
+"""From bare namespaces to a running testbed, step by step."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from testbed import sites
+from testbed.emulation import management, sysctls
+from testbed.emulation.network import Network
+from testbed.emulation.rundir import RunDir
+from testbed.emulation.vswitch import VSwitch
+from testbed.emulation.waiting import wait_for
+from testbed.emulation.wan import DelayLineClient, Wan
+from testbed.runner import batch, run
+from testbed.supervisor.processes import PYTHON, ProcessSpec, log_tail
+from testbed.supervisor.state import Supervisor
+from testbed.telemetry import prometheus
+from topologies import addressing
+from topologies.errors import StormbedError
+
+UPLINK_WAIT_S: Final = 10.0
+CONTROLLER_WAIT_S: Final = 40.0
+PROCESS_WAIT_S: Final = 20.0
+
+
+def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: bool) -> dict[str, Any]:
+    """Build the whole testbed; raises what stopped it."""
+    started = time.monotonic()
+
+    def step(text: str) -> None:
+        progress(text)
+        supervisor.events.write("boot", step=text, after_s=round(time.monotonic() - started, 3))
+
+    run_dir, addresses = supervisor.run_dir, supervisor.info.management
+    prepare_namespaces(supervisor)
+    step("management network")
+    supervisor.processes.start(controller_spec(supervisor))
+    supervisor.processes.start(delay_line_spec(run_dir))
+    step("Open vSwitch")
+    vswitch = VSwitch(run_dir.ovs)
+    vswitch.start()
+    step(f"{len(supervisor.topology.sites)} sites and {len(supervisor.topology.links)} links")
+    network = Network(supervisor.topology, run_dir, addresses, vswitch)
+    network.build()
+    supervisor.network = network
+    supervisor.wan = Wan(supervisor.topology, connect_delay_line(supervisor))
+    supervisor.wan.start()
+    network.start_switches()
+    step("controller")
+    wait_for_controller(supervisor)
+    step("processes of the sites")
+    for spec in process_specs(supervisor):
+        supervisor.processes.start(spec)
+    wait_for_doors(supervisor)
+    step(f"up after {time.monotonic() - started:.1f} s")
+    return {"seconds_s": time.monotonic() - started, "fidelity": None}
+
+
+def prepare_namespaces(supervisor: Supervisor) -> None:
+    """Make the fresh namespaces usable: /sys that shows them, settings, loopback, the management bridge."""
+    # The inherited /sys still shows the machine's own network.
+    run(["mount", "-t", "sysfs", "sysfs", "/sys"], timeout=10)
+    settings = sysctls.common() | {"kernel.hostname": f"stormbed-{supervisor.info.name}"}
+    run(["sysctl", "-q", "-w", *sysctls.arguments(settings)], timeout=10)
+    batch(["ip"], ["link set dev lo up"])
+    wait_for(
+        lambda: Path(f"/sys/class/net/{management.UPLINK}").exists(),
+        f"the management interface {management.UPLINK} from the caller",
+        UPLINK_WAIT_S,
+    )
+    batch(["ip"], management.bridge_lines(supervisor.info.management))
+
+
+def controller_spec(supervisor: Supervisor) -> ProcessSpec:
+    run_dir, address = supervisor.run_dir, supervisor.info.management.supervisor
+    argv = (
+        *(PYTHON, "-m", "controller", "--topology", str(run_dir.topology)),
+        *("--openflow", f"127.0.0.1:{addressing.OPENFLOW_PORT}"),
+        *("--http", f"{address}:{addressing.CONTROLLER_HTTP_PORT}"),
+        *("--log", str(run_dir.path / "controller.log")),
+    )
+    return ProcessSpec("controller", argv, None, run_dir.path / "controller.out")
+
+
+def delay_line_spec(run_dir: RunDir) -> ProcessSpec:
+    argv = (PYTHON, "-m", "testbed.emulation.delay_line", "--control", str(run_dir.delay_line_socket))
+    return ProcessSpec("delay-line", argv, None, run_dir.path / "delay_line.log")
+
+
+def process_specs(supervisor: Supervisor) -> list[ProcessSpec]:
+    """What runs once the network stands: a door and an agent at every site, the coordinator, Prometheus."""
+    run_dir = supervisor.run_dir
+    specs = []
+    for name in supervisor.topology.site_names:
+        argv = tuple(sites.sshd_argv(run_dir.path, name))
+        specs.append(ProcessSpec("sshd", argv, name, run_dir.site(name) / "sshd.out"))
+    if importlib.util.find_spec("agents.__main__") is not None:
+        for k, name in enumerate(supervisor.topology.site_names):
+            argv = (PYTHON, "-m", "agents", "--site", str(k), "--run-dir", str(run_dir.path))
+            specs.append(ProcessSpec("agent", argv, name, run_dir.site(name) / "agent.log"))
+    if importlib.util.find_spec("agents.coordinator") is not None:
+        argv = (PYTHON, "-m", "agents.coordinator", "--run-dir", str(run_dir.path))
+        specs.append(ProcessSpec("coordinator", argv, None, run_dir.path / "coordinator.log"))
+    argv = tuple(prometheus.argv(run_dir.path, supervisor.info.management))
+    specs.append(ProcessSpec("prometheus", argv, None, run_dir.path / "prometheus.log"))
+    return specs
+
+
+def connect_delay_line(supervisor: Supervisor) -> DelayLineClient:
+    run_dir = supervisor.run_dir
+
+    def connect() -> DelayLineClient | None:
+        require_running(supervisor, "delay-line", run_dir.path / "delay_line.log")
+        try:
+            return DelayLineClient(run_dir.delay_line_socket)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+
+    return wait_for(connect, "the delay line to listen", PROCESS_WAIT_S)
+
+
+def wait_for_controller(supervisor: Supervisor) -> dict[str, Any]:
+    """Until the controller has given every switch its rules."""
+    run_dir = supervisor.run_dir
+    address = supervisor.info.management.supervisor
+    url = f"http://{address}:{addressing.CONTROLLER_HTTP_PORT}/health"
+    # Whatever proxies the machine uses are not for this network.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    last: dict[str, Any] = {}
+
+    def ready() -> bool:
+        require_running(supervisor, "controller", run_dir.path / "controller.out")
+        try:
+            with opener.open(url, timeout=5) as answer:
+                last.update(json.load(answer))
+        except urllib.error.HTTPError as error:
+            try:
+                last.update(json.load(error))
+            except ValueError:
+                return False
+        except (OSError, ValueError):
+            return False
+        return bool(last.get("ready"))
+
+    try:
+        wait_for(ready, "the controller to give every switch its rules", CONTROLLER_WAIT_S)
+    except StormbedError as error:
+        missing = [f"s{dpid}" for dpid in last.get("missing", [])]
+        said = log_tail(run_dir.path / "controller.out") or log_tail(run_dir.path / "controller.log")
+        raise StormbedError(
+            f"{error.message}; switches without: {', '.join(missing) or 'not known'}", hint=f"it said: {said}"
+        ) from None
+    return last
+
+
+def wait_for_doors(supervisor: Supervisor) -> None:
+    """Until every site's sshd listens."""
+    addresses = {name: site.mgmt_ip for name, site in supervisor.info.sites.items()}
+
+    def listening(name: str) -> bool:
+        require_running(supervisor, "sshd", sites.SiteFiles(supervisor.run_dir.path, name).log, name)
+        try:
+            socket.create_connection((addresses[name], addressing.SSHD_PORT), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    for name in addresses:
+        wait_for(partial(listening, name), f"sshd of site {name} to listen", PROCESS_WAIT_S)
+
+
+def require_running(supervisor: Supervisor, name: str, log: Path, site: str | None = None) -> None:
+    """Raise with the last words of a process that has ended."""
+    process = supervisor.processes.find(name, site)
+    if process is not None and process.status is not None:
+        where = f" of site {site}" if site else ""
+        raise StormbedError(
+            f"the {name}{where} ended with status {process.status}: {log_tail(log) or 'it said nothing'}",
+            hint=f"its log was {log}",
+        )

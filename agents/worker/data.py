@@ -10,13 +10,16 @@ r-th B of them. So the joint batch depends on B*N alone, and a single process ca
 from __future__ import annotations
 
 import difflib
+import gzip
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from topologies.errors import InvalidFileError, UsageError
+from agents.worker.npz import read_arrays
+from topologies.errors import CannotHonourError, InvalidFileError, UsageError
 
 SIDE: Final = 28
 CLASSES: Final = 10
@@ -121,15 +124,28 @@ def enlarge(images: Images, side: int = SIDE) -> Images:
 
 
 def _digits() -> Dataset:
-    # Imported here: it costs a second that other sources need not pay.
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    images = enlarge((bunch.images / 16).astype(np.float32))[:, None]
-    labels = bunch.target.astype(np.int64)
+    table = _digits_table()
+    images = enlarge((table[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32))[:, None]
+    labels = table[:, -1].astype(np.int64)
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(labels))
     test, train = order[:DIGITS_TEST], order[DIGITS_TEST:]
     return Dataset("digits", images[train], labels[train], images[test], labels[test])
+
+
+def _digits_table() -> np.ndarray[Any, np.dtype[np.float64]]:
+    """1,797 rows of 64 grey values from 0 to 16 and the digit."""
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise CannotHonourError("data digits: there is no scikit-learn", hint="pip install scikit-learn")
+    path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    if path.is_file():
+        # The file that load_digits reads. Importing scikit-learn takes over a second of CPU in every worker.
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return np.column_stack([bunch.data, bunch.target])
 
 
 def _synthetic(seed: int) -> Dataset:
@@ -143,13 +159,7 @@ def _synthetic(seed: int) -> Dataset:
 
 
 def _from_file(path: Path) -> Dataset:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except FileNotFoundError:
-        raise InvalidFileError(f"{path}: no such file", hint="the path is looked up at the worker") from None
-    except (OSError, ValueError) as error:
-        raise InvalidFileError(f"{path}: not an .npz file of plain arrays: {error}") from error
+    arrays = read_arrays(path)
     missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
     if missing:
         found = ", ".join(sorted(arrays)) or "nothing"

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from torch import nn
 
+from agents.worker.npz import read_arrays
 from agents.worker.segment import Segment, parse_segment
 from topologies.errors import InvalidFileError
 
@@ -48,12 +49,11 @@ def save(path: Path, parameters: Arrays, history: Sequence[Segment], world_size:
 
 def load(path: Path) -> tuple[Arrays, list[Segment], int]:
     """Parameters, segments since the first weights, number of workers. Raises InvalidFileError."""
+    arrays = read_arrays(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
         header = json.loads(str(arrays.pop(_HEADER)))
         if header["schema"] != SCHEMA:
             raise InvalidFileError(f"{path}: schema {header['schema']}, this version reads {SCHEMA}")
         return arrays, [parse_segment(given) for given in header["history"]], int(header["world_size"])
-    except (OSError, KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidFileError(f"{path}: not a file of parameters: {error}") from error

@@ -73,6 +73,7 @@ class RunDirectory:
             seeds={"experiment": spec.seed}
             | {segment.label: segment.seed for segment in experiment.segments},
             experiment=experiment.resolved(),
+            parameters=spec.training.parameters,
             links=link_table(experiment.topology),
             workers=worker_table(experiment.topology),
             segments=tuple(

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from testbed.experiments.models import is_model, parameter_count, tensor_sizes
 from topologies.errors import CannotHonourError, InvalidFileError, UsageError
 from topologies.files import Document, parse_yaml, read_yaml
 from topologies.load import load_topology
@@ -29,11 +30,10 @@ from topologies.units import Delay
 LIBRARY = Path(__file__).parent / "library"
 MANAGEMENT = "management"
 
+DATA = ("digits", "synthetic")
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-_MODEL_FORMS = "mlp-<parameters> such as mlp-2m, fedavg-2nn, fedavg-cnn, tensor-<elements> such as tensor-1m"
-_COUNT = r"[1-9]\d*[km]?"
-_MODEL = re.compile(rf"mlp-{_COUNT}|tensor-{_COUNT}(\+{_COUNT})*|fedavg-2nn|fedavg-cnn", re.ASCII)
-_FACTORS = {"k": 1_000, "m": 1_000_000}
+_MODEL_FORMS = "mlp-SIZE such as mlp-2m, 2nn, cnn (FedAvg's), tensor-SIZE such as tensor-1m"
 
 
 class _Strict(BaseModel):
@@ -41,7 +41,7 @@ class _Strict(BaseModel):
 
 
 class Compute(_Strict):
-    """The time a worker's gradients take: normal with this mean and coefficient of variation, never below 0.
+    """The time a worker's gradients take: lognormal with this mean and coefficient of variation.
 
     `sites` overrides the mean for single sites. The real computation still happens; the rest is waited. In a
     file the word `real` stands for no declared time at all.
@@ -75,24 +75,36 @@ class Training(_Strict):
     """What every worker does.
 
     `batch` is per worker; `chunk_elements` is how finely gradients are cut for the network; `deadline_s` is
-    how long one collective may take before the run fails.
+    how long one collective may take before the run fails. Rank 0 measures the accuracy on the test data after
+    every `eval_every` iterations (0: never) and keeps its last parameters with `save_parameters`.
     """
 
     model: str
-    data: Literal["synthetic", "digits"] = "synthetic"
+    data: str = "digits"
     batch: int = Field(default=32, ge=1, le=4096)
     lr: float = Field(default=0.05, gt=0)
     iterations: int = Field(default=10, ge=1, le=1_000_000)
     chunk_elements: int = Field(default=100_000, ge=1, le=100_000_000)
     compute: Compute = Compute()
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    eval_every: int = Field(default=0, ge=0)
+    save_parameters: bool = False
     deadline_s: float = Field(default=300.0, gt=0, le=86_400)
 
     @field_validator("model")
     @classmethod
     def _known_model(cls, model: str) -> str:
-        if not _MODEL.fullmatch(model):
+        if not is_model(model):
             raise ValueError(f"unknown model {model[:60]!r}; a model is {_MODEL_FORMS}")
         return model
+
+    @field_validator("data")
+    @classmethod
+    def _known_data(cls, data: str) -> str:
+        if data not in DATA and not data.endswith(".npz"):
+            raise ValueError(f"unknown data {data[:60]!r}; data are {', '.join(DATA)} or a .npz file")
+        return data
 
     @property
     def numpy_only(self) -> bool:
@@ -102,12 +114,12 @@ class Training(_Strict):
     @property
     def tensors(self) -> tuple[int, ...]:
         """The sizes in elements of the tensors of a `tensor-` model, one all-reduce each."""
-        if not self.numpy_only:
-            return ()
-        return tuple(
-            int(size.rstrip("km")) * _FACTORS.get(size[-1], 1)
-            for size in self.model.removeprefix("tensor-").split("+")
-        )
+        return tensor_sizes(self.model)
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters, which is what every worker hands over each iteration."""
+        return parameter_count(self.model)
 
 
 class SchedulerEntry(_Strict):
@@ -225,8 +237,14 @@ class LoadedExperiment:
     spec: Experiment
     topology: Topology
     text: str
-    source: str
+    source: Path
     segments: tuple[Segment, ...]
+
+    @property
+    def data(self) -> str:
+        """The training data's name, or its file's absolute path (given from the experiment's)."""
+        data = self.spec.training.data
+        return data if data in DATA else str((self.source.parent / data).absolute())
 
     def resolved(self) -> dict[str, Any]:
         """The experiment with every default written out, as plain data."""
@@ -314,7 +332,7 @@ def _check(document: Document, spec: Experiment, topology: Topology, text: str) 
         spec=spec,
         topology=scaled,
         text=text,
-        source=document.source,
+        source=Path(document.source),
         segments=_plan_segments(document, spec, topology),
     )
 

@@ -114,7 +114,6 @@ def _summarise_scheduler(name: str, measurements: Measurements) -> SchedulerResu
     finished = sum(iteration.complete for iterations in by_segment for iteration in iterations)
     carried = sum(sample.carried_bytes for sample in samples) / finished if samples and finished else None
     agree, digests, disagreeing = _compare_parameters(segments, measurements)
-    last = next((iterations[-1] for iterations in reversed(by_segment) if iterations), None)
     return SchedulerResult(
         scheduler=name,
         repeats=len(segments),
@@ -129,8 +128,8 @@ def _summarise_scheduler(name: str, measurements: Measurements) -> SchedulerResu
         busiest=busiest_link(samples),
         speedup=None,
         bound_multiple=None,
-        loss=last.loss if last else None,
-        accuracy=last.accuracy if last else None,
+        loss=_last(by_segment, lambda iteration: iteration.loss),
+        accuracy=_last(by_segment, lambda iteration: iteration.accuracy),
         parameters_agree=agree,
         parameters_sha256=digests,
         disagreeing=disagreeing,
@@ -145,6 +144,17 @@ def _summarise_times(
         for iterations in by_segment
     ]
     return summarise([time for group in groups for time in group], groups)
+
+
+def _last(
+    by_segment: Sequence[Sequence[Iteration]], value_of: Callable[[Iteration], float | None]
+) -> float | None:
+    """The latest value there is: not every iteration measures everything."""
+    for iterations in reversed(by_segment):
+        for iteration in reversed(iterations):
+            if (value := value_of(iteration)) is not None:
+                return value
+    return None
 
 
 def busiest_link(samples: Iterable[LinkSample]) -> BusyLink | None:

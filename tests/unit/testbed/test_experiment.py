@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from testbed.experiments.models import parameter_count
 from testbed.experiments.spec import (
     LIBRARY,
     Experiment,
@@ -143,6 +144,7 @@ def test_refused(case: str) -> None:
 
 TRAINING_REFUSED = {
     "unknown model": ("model: resnet-50", "unknown model 'resnet-50'", ""),
+    "model too small": ("model: mlp-10", "unknown model 'mlp-10'", ""),
     "misspelt key": ("modle: mlp-2m", "training.modle: unknown key 'modle'", "did you mean model?"),
     "bare compute": (
         "model: mlp-2m, compute: {mean: 5}",
@@ -186,3 +188,15 @@ def test_unknown_experiment_and_topology() -> None:
 
 def test_library_names_are_file_names() -> None:
     assert set(list_experiments()) == {path.stem for path in LIBRARY.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("model", ["2nn", "cnn", "mlp-2m", "mlp-500k", "mlp-1234567", "mlp-1.5m", "mlp-1000"])
+def test_the_number_of_parameters_is_what_torch_comes_to(model: str) -> None:
+    models = pytest.importorskip("agents.worker.models", reason="torch is not installed: counts unverified")
+    assert parameter_count(model) == models.parameter_count(models.build_model(model, 1))
+
+
+def test_the_number_of_parameters_of_tensors() -> None:
+    assert parameter_count("tensor-1+2k+3m") == 3_002_001
+    with pytest.raises(ValueError, match="no model 'x'"):
+        parameter_count("x")

@@ -1,0 +1,240 @@
+"""One experiment in the emulated world: workers over SSH, segments through the coordinator, links watched."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from agents.control import CoordinatorClient
+from agents.planning.base import NetworkView
+from agents.planning.registry import get_scheduler
+from testbed.client import SupervisorClient
+from testbed.emulation.rundir import TestbedInfo
+from testbed.experiments.manifest import WorkerRow
+from testbed.experiments.progress import TraceFollower
+from testbed.experiments.recorder import LinkRecorder
+from testbed.experiments.rundir import RunDirectory
+from testbed.experiments.spec import Compute, LoadedExperiment, Segment
+from testbed.experiments.workers import Workers, describe_end
+from topologies.errors import RunFailedError, StormbedError
+
+POLL_S = 0.1
+END_GRACE_S = 20.0
+CAUSE_GRACE_S = 2.0
+ABORT_GRACE_S = 5.0
+LOG_BYTES = 1_000_000
+
+Say = Callable[[str], None]
+
+
+class EmulatedRun:
+    """Runs one experiment on a standing testbed whose topology is the experiment's.
+
+    Args:
+        experiment: what to run.
+        testbed: the testbed.
+        run: where everything is written.
+        say: told what is being done.
+    """
+
+    def __init__(
+        self, experiment: LoadedExperiment, testbed: TestbedInfo, run: RunDirectory, say: Say
+    ) -> None:
+        self._experiment = experiment
+        self._testbed = testbed
+        self._run = run
+        self._say = say
+        self._job = run.manifest.id
+        self._workers = Workers(testbed.run_dir / "ssh_config")
+        self._links = LinkRecorder(SupervisorClient(testbed.name), run)
+
+    def execute(self) -> None:
+        """Run all segments. However it ends, nothing is left running and the run directory tells it.
+
+        Raises:
+            RunFailedError: a worker, an agent or the testbed failed; the message names which and why.
+            KeyboardInterrupt: passed on once the workers have ended.
+        """
+        failure: BaseException | None = None
+        try:
+            with CoordinatorClient(*self._testbed.coordinator) as coordinator, self._links:
+                self._conduct(coordinator)
+        except BaseException as error:
+            failure = self._explain(error)
+            if failure is error:
+                raise
+            raise failure from error
+        finally:
+            problems = self._workers.end()
+            for problem in problems:
+                self._run.events.write("problem", text=problem)
+            self._keep_logs()
+            self._run.finish(failure, self._links.fidelity(self._testbed.fidelity))
+
+    def _conduct(self, coordinator: CoordinatorClient) -> None:
+        training = self._experiment.spec.training
+        coordinator.open_job(
+            {
+                "job": self._job,
+                "sites": {name: site.workers for name, site in self._experiment.topology.sites.items()},
+                "chunk_elements": training.chunk_elements,
+                "deadline_s": training.deadline_s,
+            }
+        )
+        self._start_workers()
+        for segment in self._experiment.segments:
+            self._conduct_segment(coordinator, segment)
+        coordinator.close_job(self._job)
+        for worker in self._workers.wait(END_GRACE_S):
+            raise RunFailedError(
+                f"worker {worker.name} did not end within {END_GRACE_S:g} s of the last segment"
+            )
+
+    def _start_workers(self) -> None:
+        rows = self._run.manifest.workers
+        module = "agents.numpy_worker" if self._experiment.spec.training.numpy_only else "agents.worker.train"
+        self._say(f"starting {len(rows)} workers ({module}) over SSH")
+        self._workers.start(rows, module, self._environment, self._folder)
+        self._run.events.write(
+            "workers-started",
+            module=module,
+            workers=[{"worker": worker.name, "pid": worker.process.pid} for worker in self._workers.running],
+        )
+
+    def _folder(self, row: WorkerRow) -> Path:
+        return self._run.worker(row.site, row.worker)
+
+    def _environment(self, row: WorkerRow) -> Mapping[str, str]:
+        return {
+            "STORMBED_RUN_DIR": str(self._testbed.run_dir),
+            "STORMBED_SITE": row.site,
+            "STORMBED_JOB": self._job,
+            "STORMBED_WORKER": str(row.worker),
+            "STORMBED_OUT": str(self._folder(row)),
+            "RANK": str(row.rank),
+            "WORLD_SIZE": str(len(self._run.manifest.workers)),
+            # Workers of many sites share few cores: more threads only fight for them.
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def _conduct_segment(self, coordinator: CoordinatorClient, segment: Segment) -> None:
+        self._say(f"{segment.label}: {segment.iterations} iterations")
+        self._run.set_plan(segment.label, self._plan(segment))
+        self._links.begin(segment.label)
+        self._run.begin_segment(segment.label, time.monotonic_ns())
+        try:
+            self._watch(coordinator, segment)
+        except BaseException:
+            self._links.begin("")
+            self._run.end_segment(segment.label, time.monotonic_ns(), "failed")
+            raise
+        self._links.begin("")
+        self._run.end_segment(segment.label, time.monotonic_ns(), "completed")
+
+    def _plan(self, segment: Segment) -> dict[str, Any]:
+        """The plan that the coordinator makes too: the same scheduler, the same declared rates."""
+        topology = self._experiment.topology
+        scheduler = get_scheduler(segment.scheduler, topology.site_names)
+        return scheduler.plan(NetworkView.from_topology(topology)).to_dict(topology.site_names)
+
+    def _segment_message(self, segment: Segment) -> dict[str, Any]:
+        training = self._experiment.spec.training
+        return {
+            "label": segment.label,
+            "scheduler": segment.scheduler,
+            "iterations": segment.iterations,
+            "model": training.model,
+            "elements": list(training.tensors),
+            "data": self._experiment.data,
+            "batch": training.batch,
+            "lr": training.lr,
+            "optimizer": training.optimizer,
+            "momentum": training.momentum,
+            "compute": compute_message(training.compute),
+            "seed": segment.seed,
+            "eval_every": training.eval_every,
+            "save_parameters": training.save_parameters,
+            "timeout_s": training.deadline_s,
+        }
+
+    def _watch(self, coordinator: CoordinatorClient, segment: Segment) -> None:
+        """Wait for the segment's end, a worker's death or an interrupt, whichever comes first."""
+        follower = TraceFollower(self._folder(self._run.manifest.workers[0]) / "trace.jsonl", segment.label)
+        with ThreadPoolExecutor(1, thread_name_prefix="segment") as pool:
+            future = pool.submit(coordinator.run_segment, self._job, self._segment_message(segment))
+            try:
+                while not _is_done(future, POLL_S):
+                    self._check_alive()
+                    for line in follower.news():
+                        self._say(f"{segment.label}: {line} of {segment.iterations}")
+                future.result()
+            except BaseException as error:
+                if not future.done():
+                    # A second connection: the first one is taken by the segment's answer.
+                    self._abort(str(error) or type(error).__name__)
+                raise
+
+    def _check_alive(self) -> None:
+        ended = self._workers.ended()
+        if ended:
+            raise RunFailedError(describe_end(ended[0], self._workers.exit_code(ended[0])))
+        problem = self._links.problem
+        if problem is not None:
+            raise RunFailedError(f"the testbed {self._testbed.name} no longer answers: {problem}")
+
+    def _abort(self, why: str) -> None:
+        try:
+            with CoordinatorClient(*self._testbed.coordinator) as second:
+                second.abort(self._job, why)
+        except StormbedError as error:
+            # Whatever made the run fail is told already; a coordinator that is gone ends the segment too.
+            self._run.events.write("problem", text=f"the job could not be aborted: {error}")
+
+    def _explain(self, error: BaseException) -> BaseException:
+        """The error, or one that names the worker whose end was behind it."""
+        if not isinstance(error, RunFailedError):
+            return error
+        pause = threading.Event()
+        deadline = time.monotonic() + CAUSE_GRACE_S
+        while not self._workers.ended() and time.monotonic() < deadline:
+            pause.wait(POLL_S)
+        ended = self._workers.ended()
+        # Once one worker is gone the others end too; only those that the cause names, or the first, matter.
+        named = [worker for worker in ended if worker.name in error.message]
+        words = [describe_end(worker, self._workers.exit_code(worker)) for worker in named or ended[:1]]
+        told = [text for text in words if text not in error.message]
+        if not told:
+            return error
+        return RunFailedError("; ".join([error.message, *told]), hint=error.hint)
+
+    def _keep_logs(self) -> None:
+        """Copy the last part of every log of the testbed beside the run's own files."""
+        source = self._testbed.run_dir
+        for log in sorted([*source.glob("*.log"), *source.glob("sites/*/*.log"), source / "events.jsonl"]):
+            name = "-".join(log.relative_to(source).parts).removeprefix("sites-")
+            try:
+                with log.open("rb") as file:
+                    file.seek(max(0, log.stat().st_size - LOG_BYTES))
+                    (self._run.logs / name).write_bytes(file.read())
+            except OSError as error:
+                self._run.events.write("problem", text=f"{log} could not be kept: {error}")
+
+
+def compute_message(compute: Compute) -> str | dict[str, Any]:
+    """A declared compute time as the workers read it: seconds, every site's own mean spelt out."""
+    if compute.mean is None:
+        return "real"
+    sites = {site: {"mean_s": mean.seconds, "cv": compute.cv} for site, mean in compute.sites.items()}
+    return {"mean_s": compute.mean.seconds, "cv": compute.cv, "sites": sites}
+
+
+def _is_done(future: Future[Any], seconds: float) -> bool:
+    try:
+        future.exception(seconds)
+    except TimeoutError:
+        return False
+    return True

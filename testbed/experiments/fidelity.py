@@ -1,0 +1,162 @@
+"""Whether the network was what it was declared to be while a run went on. Pure.
+
+Judged by effects, not by how busy the machine was: links with a queue waiting must have carried what
+their rate allows, and the delay line must have let go of frames in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from testbed.emulation.impairment import quantile_s
+from testbed.experiments.manifest import FidelityRow
+
+FAITHFUL_RATIO: Final = 0.90
+SATURATED_RATIO: Final = 0.75
+LATENESS_P99_S: Final = 2e-3
+# A link counts as waiting in an interval when this much was queued at both of its ends...
+WAITING_BYTES: Final = 128 * 1024
+# ...and is judged when that was so for this long: a shorter spell may have been idle in between.
+JUDGED_S: Final = 3.0
+# Losses that nobody declared and that are not TCP's own finding of the rate.
+_UNWANTED: Final = ("overflow", "missed")
+_ORDER: Final = ("unknown", "faithful", "degraded", "saturated")
+
+Sample = Mapping[str, Any]
+"""What the supervisor's verb `sample` answers."""
+
+
+@dataclass
+class _Waiting:
+    seconds: float = 0.0
+    carried_bits: float = 0.0
+    could_bits: float = 0.0
+
+
+@dataclass
+class FidelityWatch:
+    """Follows the samples of a run and gives the verdict at its end."""
+
+    _first: Sample | None = None
+    _last: Sample | None = None
+    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+
+    def add(self, sample: Sample) -> None:
+        """The next sample, in order of time."""
+        before = self._last
+        if before is None:
+            self._first = sample
+        else:
+            self._follow(before, sample)
+        self._last = sample
+
+    def _follow(self, before: Sample, now: Sample) -> None:
+        interval_s = (now["monotonic_ns"] - before["monotonic_ns"]) / 1e9
+        for old, new in zip(before["links"], now["links"], strict=True):
+            if min(old["backlog_bytes"], new["backlog_bytes"]) < WAITING_BYTES:
+                continue
+            if old["rate_bps"] != new["rate_bps"]:
+                continue
+            waiting = self._waiting.setdefault(_name(new), _Waiting())
+            waiting.seconds += interval_s
+            waiting.carried_bits += (new["bytes"] - old["bytes"]) * 8
+            waiting.could_bits += new["rate_bps"] * interval_s
+
+    def judge(self, calibration: Mapping[str, Any] | None) -> FidelityRow:
+        """The verdict over calibration and run together: the worse of the two, and why.
+
+        Args:
+            calibration: what bring-up found, with its `verdict` and `reasons`; None where it was left out.
+        """
+        verdict = "unknown"
+        reasons: list[str] = []
+        if calibration is not None:
+            verdict = str(calibration.get("verdict", "unknown"))
+            reasons += [f"at bring-up: {reason}" for reason in calibration.get("reasons", ())]
+        run: dict[str, Any] | None = None
+        if self._first is not None and self._last is not None and self._last is not self._first:
+            run = self._measure(self._first, self._last)
+            found, why = judge_measures(run)
+            verdict = max(verdict, found, key=_rank)
+            reasons += why
+        return FidelityRow(
+            verdict=verdict if verdict in _ORDER else "unknown",  # type: ignore[arg-type]
+            reasons=tuple(reasons),
+            calibration=None if calibration is None else dict(calibration),
+            run=run,
+        )
+
+    def _measure(self, first: Sample, last: Sample) -> dict[str, Any]:
+        lateness: dict[str, float] = {}
+        unwanted: dict[str, int] = {}
+        queue_drops = 0
+        for old, new in zip(first["links"], last["links"], strict=True):
+            queue_drops += max(0, new["drops"] - old["drops"])
+            line, line_before = new.get("delay_line"), old.get("delay_line")
+            if not line:
+                continue
+            late = quantile_s(_gain(line["lateness"], (line_before or {}).get("lateness")), 0.99)
+            if late is not None:
+                lateness[_name(new)] = late
+            drops_before = (line_before or {}).get("drops", {})
+            count = sum(line["drops"].get(cause, 0) - drops_before.get(cause, 0) for cause in _UNWANTED)
+            if count > 0:
+                unwanted[_name(new)] = count
+        cpu = {key: last["cpu"][key] - first["cpu"][key] for key in ("busy_s", "steal_s", "idle_s")}
+        total = sum(cpu.values())
+        worst = max(lateness, key=lambda link: lateness[link], default=None)
+        return {
+            "seconds": (last["monotonic_ns"] - first["monotonic_ns"]) / 1e9,
+            "cpu_busy_ratio": cpu["busy_s"] / total if total else None,
+            "cpu_steal_ratio": cpu["steal_s"] / total if total else None,
+            "lateness_p99_s": lateness[worst] if worst else None,
+            "lateness_link": worst,
+            "unwanted_drops": unwanted,
+            "queue_drops": queue_drops,
+            "waiting_links": {
+                link: {
+                    "seconds": waiting.seconds,
+                    "carried_ratio": waiting.carried_bits / waiting.could_bits,
+                }
+                for link, waiting in sorted(self._waiting.items())
+                if waiting.seconds >= JUDGED_S
+            },
+        }
+
+
+def judge_measures(run: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The verdict of a run's measures, and its reasons."""
+    verdict = "faithful"
+    reasons: list[str] = []
+    slow = {link: found["carried_ratio"] for link, found in run["waiting_links"].items()}
+    slow = {link: ratio for link, ratio in slow.items() if ratio < FAITHFUL_RATIO}
+    if slow:
+        worst = min(slow, key=lambda link: slow[link])
+        verdict = "saturated" if slow[worst] < SATURATED_RATIO else "degraded"
+        more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
+        reasons.append(f"link {worst} carried {slow[worst]:.0%} of its rate while data waited{more}")
+    late = run["lateness_p99_s"]
+    if late is not None and late >= LATENESS_P99_S:
+        verdict = max(verdict, "degraded", key=_rank)
+        reasons.append(
+            f"link {run['lateness_link']} let 1 % of its frames go {late * 1e3:.1f} ms late or more"
+        )
+    if run["unwanted_drops"]:
+        verdict = max(verdict, "degraded", key=_rank)
+        link = max(run["unwanted_drops"], key=lambda name: run["unwanted_drops"][name])
+        reasons.append(f"link {link} lost {run['unwanted_drops'][link]} segments that were not to be lost")
+    return verdict, reasons
+
+
+def _rank(verdict: str) -> int:
+    return _ORDER.index(verdict) if verdict in _ORDER else 0
+
+
+def _name(link: Mapping[str, Any]) -> str:
+    return f"{link['src']}>{link['dst']}"
+
+
+def _gain(now: Sequence[int], before: Sequence[int] | None) -> list[int]:
+    return [count - (before[k] if before else 0) for k, count in enumerate(now)]

@@ -1,0 +1,63 @@
+"""How many parameters an experiment's model has, without loading torch. Pure.
+
+The simulated world and the bounds need only the number. That it is the number that torch comes to is a test.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+FEATURES = 28 * 28
+CLASSES = 10
+SMALLEST_MLP = 1_000
+LARGEST_MLP = 1_000_000_000
+MLP = re.compile(r"mlp-(\d+(?:\.\d+)?)([kmb]?)", re.ASCII)
+TENSOR = re.compile(r"tensor-([1-9]\d*[km]?(?:\+[1-9]\d*[km]?)*)", re.ASCII)
+
+_FIXED = {"2nn": 199_210, "cnn": 1_663_370}
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+
+
+def is_model(name: str) -> bool:
+    """Whether an experiment may name this model."""
+    if match := MLP.fullmatch(name):
+        return SMALLEST_MLP <= _mlp_size(match) <= LARGEST_MLP
+    return name in _FIXED or TENSOR.fullmatch(name) is not None
+
+
+def tensor_sizes(name: str) -> tuple[int, ...]:
+    """The sizes in elements of the tensors of a `tensor-` model, one all-reduce each; empty for others."""
+    match = TENSOR.fullmatch(name)
+    if match is None:
+        return ()
+    return tuple(int(size.rstrip("km")) * _UNITS[size.lstrip("0123456789")] for size in match[1].split("+"))
+
+
+def parameter_count(name: str) -> int:
+    """The number of a model's parameters, which is what every worker hands over each iteration.
+
+    Raises:
+        ValueError: there is no such model.
+    """
+    if name in _FIXED:
+        return _FIXED[name]
+    if sizes := tensor_sizes(name):
+        return sum(sizes)
+    match = MLP.fullmatch(name)
+    if match is None:
+        raise ValueError(f"there is no model {name!r}")
+    first, second = _mlp_widths(_mlp_size(match))
+    return (FEATURES + 1) * first + (first + 1) * second + (second + 1) * CLASSES
+
+
+def _mlp_size(match: re.Match[str]) -> int:
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+def _mlp_widths(size: int) -> tuple[int, int]:
+    """Two hidden widths whose parameters come nearest to the size: the first as if both were equal."""
+    linear = FEATURES + 1 + 1 + CLASSES
+    first = max(1, int((math.sqrt(linear**2 + 4 * (size - CLASSES)) - linear) / 2))
+    second = max(1, round((size - CLASSES - (FEATURES + 1) * first) / (first + 1 + CLASSES)))
+    return first, second

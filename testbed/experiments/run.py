@@ -1,0 +1,143 @@
+"""Running an experiment: in its world, on a testbed that stands or on one brought up for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed.experiments.rundir import RunDirectory, new_run_path
+from testbed.experiments.spec import LoadedExperiment
+from testbed.report.find import RUNS
+from topologies.errors import CannotHonourError, UsageError
+from topologies.model import Topology
+
+if TYPE_CHECKING:
+    from testbed.emulation.rundir import TestbedInfo
+
+Say = Callable[[str], None]
+
+
+def run_experiment(
+    experiment: LoadedExperiment,
+    *,
+    out: Path = Path(RUNS),
+    testbed: str | None = None,
+    keep: bool = False,
+    say: Say = lambda text: None,
+    on_directory: Callable[[Path], None] = lambda path: None,
+) -> Path:
+    """Run an experiment and return its run directory.
+
+    Args:
+        experiment: what to run; its `world` says where.
+        out: the folder that receives the run directory.
+        testbed: the testbed to use, or the name of the one to bring up. Without it, a testbed that stands
+            with the experiment's very network is used, and otherwise one is brought up.
+        keep: leave a testbed standing that was brought up for this run.
+        say: told what is being done.
+        on_directory: told the run directory as soon as there is one, also of a run that then fails.
+
+    Raises:
+        RunFailedError: something failed on the way; the run directory tells as well.
+        UsageError: the named testbed stands with another network.
+        CannotHonourError: this machine, or this version, cannot run it.
+        KeyboardInterrupt: passed on when everything that was started has ended.
+    """
+    if experiment.spec.world == "simulated":
+        raise CannotHonourError(
+            "experiments do not run in the simulated world in this version", hint="write world: emulated"
+        )
+    # Imported here: the simulated world needs none of what these need.
+    from testbed.experiments.emulated import EmulatedRun
+    from testbed.standing import require_root
+
+    require_root("an emulated run")
+    with (
+        _standing_testbed(experiment, testbed, keep, say) as info,
+        RunDirectory(new_run_path(out, experiment.spec.name), experiment, "emulated") as run,
+    ):
+        on_directory(run.path)
+        run.update(testbed={"name": info.name, "created_s": info.created_s, "subnet": info.subnet})
+        EmulatedRun(experiment, info, run, say).execute()
+        return run.path
+
+
+@contextmanager
+def _standing_testbed(
+    experiment: LoadedExperiment, name: str | None, keep: bool, say: Say
+) -> Iterator[TestbedInfo]:
+    """The testbed for an experiment; one that had to be brought up is taken down again, unless kept."""
+    from testbed.emulation import launch
+    from testbed.standing import standing
+
+    found = {info.name: info for info in standing()}
+    if name is None:
+        same = [info for info in found.values() if _same_network(info.load_topology(), experiment.topology)]
+        if len(same) > 1:
+            names = ", ".join(info.name for info in same)
+            raise UsageError(
+                f"several testbeds stand with this network: {names}", hint="choose one with --name"
+            )
+        name = same[0].name if same else _free_name(experiment.spec.name, found)
+    if name in found:
+        info = found[name]
+        _check_network(info, experiment)
+        say(f"using testbed {name}")
+        yield info
+        return
+    say(f"bringing up testbed {name}: {experiment.spec.topology}")
+    info = launch.up(experiment.topology, name, on_progress=say)
+    try:
+        yield info
+    finally:
+        if keep:
+            say(f"testbed {name} is left standing; `testbed down {name}` takes it away")
+        else:
+            say(f"taking down testbed {name}")
+            launch.down(name)
+
+
+def _free_name(experiment: str, taken: dict[str, TestbedInfo]) -> str:
+    """A name for a testbed, from the experiment's, that no standing testbed has."""
+    plain = "".join(letter if letter.isalnum() else "-" for letter in experiment.lower())
+    plain = plain.strip("-")[:28] or "run"
+    return next(name for k in range(len(taken) + 1) if (name := f"{plain}-{k}" if k else plain) not in taken)
+
+
+def _same_network(one: Topology, other: Topology) -> bool:
+    mine, theirs = one.to_dict(), other.to_dict()
+    # The name says nothing about the network.
+    return mine | {"name": ""} == theirs | {"name": ""}
+
+
+def _check_network(info: TestbedInfo, experiment: LoadedExperiment) -> None:
+    stands, wanted = info.load_topology(), experiment.topology
+    if _same_network(stands, wanted):
+        return
+    scale = f" with rates x {experiment.spec.scale:g}" if experiment.spec.scale != 1 else ""
+    raise UsageError(
+        f"testbed {info.name} stands with another network than {experiment.spec.topology}{scale}: "
+        f"{first_difference(stands, wanted)}",
+        hint=f"`testbed down {info.name}`, or leave --name out to bring another one up",
+    )
+
+
+def first_difference(stands: Topology, wanted: Topology) -> str:
+    """In which way two networks differ, in a few words."""
+    if stands.site_names != wanted.site_names:
+        return f"its sites are {', '.join(stands.site_names[:9])}"
+    for name, site in stands.sites.items():
+        if site.workers != wanted.sites[name].workers:
+            return f"{name} has {site.workers} workers there and {wanted.sites[name].workers} here"
+    there = {(link.src_name, link.dst_name): link for link in stands.directed}
+    for link in wanted.directed:
+        other = there.get((link.src_name, link.dst_name))
+        if other is None:
+            return f"it has no link {link.src_name} - {link.dst_name}"
+        for key in ("rate", "delay", "jitter", "loss", "queue"):
+            mine, theirs = getattr(link, key), getattr(other, key)
+            if mine != theirs:
+                return f"the {key} of {link.src_name} > {link.dst_name} is {theirs} there and {mine} here"
+    return "it has more links"

@@ -1,0 +1,111 @@
+"""The fidelity verdict of a run, from samples written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from testbed.emulation.impairment import LATENESS_BOUNDS_S
+from testbed.experiments.fidelity import FidelityWatch
+
+S = 1_000_000_000
+RATE = 80_000_000
+BUCKETS = len(LATENESS_BOUNDS_S) + 1
+
+
+def sample(
+    at_s: float,
+    carried: int,
+    *,
+    backlog: int = 0,
+    drops: int = 0,
+    lateness: dict[float, int] | None = None,
+    overflow: int = 0,
+    busy: float = 0.0,
+) -> dict[str, Any]:
+    buckets = [0] * BUCKETS
+    for bound, count in (lateness or {}).items():
+        buckets[LATENESS_BOUNDS_S.index(bound)] = count
+    line = {"lateness": buckets, "drops": {"loss": 5, "overflow": overflow, "missed": 0}}
+    link = {"src": "dc1", "dst": "dc2", "rate_bps": RATE, "bytes": carried, "drops": drops}
+    return {
+        "monotonic_ns": round(at_s * S),
+        "cpu": {"busy_s": busy, "steal_s": 0.0, "idle_s": 2 * at_s - busy},
+        "links": [link | {"backlog_bytes": backlog, "delay_line": line}],
+    }
+
+
+def judge(*samples: dict[str, Any], calibration: dict[str, Any] | None = None) -> Any:
+    watch = FidelityWatch()
+    for one in samples:
+        watch.add(one)
+    return watch.judge(calibration)
+
+
+def saturated_for(seconds: int, share: float, backlog: int = 1_000_000) -> list[dict[str, Any]]:
+    per_second = RATE / 8 * share
+    return [sample(k, round(k * per_second), backlog=backlog) for k in range(seconds + 1)]
+
+
+def test_a_waiting_link_at_its_rate_is_faithful() -> None:
+    found = judge(*saturated_for(5, 0.97))
+    assert found.verdict == "faithful"
+    assert found.run["waiting_links"]["dc1>dc2"]["carried_ratio"] == pytest.approx(0.97)
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.85, "degraded"), (0.5, "saturated")])
+def test_a_waiting_link_below_its_rate_is_named(share: float, verdict: str) -> None:
+    found = judge(*saturated_for(5, share))
+    assert found.verdict == verdict
+    assert found.reasons == (f"link dc1>dc2 carried {share:.0%} of its rate while data waited",)
+
+
+def test_a_slow_link_with_nothing_waiting_says_nothing() -> None:
+    found = judge(*saturated_for(5, 0.3, backlog=1000))
+    assert found.verdict == "faithful"
+    assert found.run["waiting_links"] == {}
+
+
+def test_a_short_wait_is_not_judged() -> None:
+    assert judge(*saturated_for(2, 0.3)).verdict == "faithful"
+
+
+def test_lateness_is_that_of_the_run_alone() -> None:
+    early = {20e-3: 1000}
+    on_time = judge(sample(0, 0, lateness=early), sample(1, 0, lateness=early | {200e-6: 1000}))
+    assert on_time.verdict == "faithful"
+    assert on_time.run["lateness_p99_s"] == pytest.approx(200e-6)
+    late = judge(sample(0, 0), sample(1, 0, lateness={200e-6: 900, 5e-3: 100}))
+    assert late.verdict == "degraded"
+    assert late.reasons == ("link dc1>dc2 let 1 % of its frames go 5.0 ms late or more",)
+
+
+def test_losses_nobody_declared() -> None:
+    found = judge(sample(0, 0), sample(1, 0, overflow=3))
+    assert found.verdict == "degraded"
+    assert found.reasons == ("link dc1>dc2 lost 3 segments that were not to be lost",)
+
+
+def test_drops_of_the_shaped_queue_are_recorded_and_not_judged() -> None:
+    found = judge(sample(0, 0, drops=1), sample(1, 0, drops=9))
+    assert (found.verdict, found.run["queue_drops"]) == ("faithful", 8)
+
+
+def test_processors_are_recorded() -> None:
+    found = judge(sample(0, 0), sample(10, 0, busy=15.0))
+    assert found.run["cpu_busy_ratio"] == pytest.approx(0.75)
+
+
+def test_the_worse_of_bring_up_and_run_counts() -> None:
+    calibration = {"verdict": "degraded", "reasons": ["dc1>dc2 at 0.85"]}
+    found = judge(*saturated_for(5, 0.97), calibration=calibration)
+    assert found.verdict == "degraded"
+    assert found.reasons == ("at bring-up: dc1>dc2 at 0.85",)
+    assert judge(*saturated_for(5, 0.5), calibration={"verdict": "faithful"}).verdict == "saturated"
+
+
+def test_without_samples_nothing_is_known() -> None:
+    assert judge().verdict == "unknown"
+    assert judge(sample(0, 0)).run is None
+    assert judge(calibration={"verdict": "faithful"}).verdict == "faithful"

@@ -17,7 +17,7 @@ from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction, SendToSite, Waiting
 from agents.sync.messages import Abort, PlanAck, ProtocolError, Ready, Release, ToCoordinator
 from agents.sync.policy import Policy
-from topologies.errors import RunFailedError, UsageError
+from topologies.errors import UsageError
 
 
 class CoordinatorMachine:
@@ -49,9 +49,10 @@ class CoordinatorMachine:
     ) -> list[CoordinatorAction]:
         """Use this plan from the next release on. A plan equal to the current one changes nothing.
 
-        Returns actions because the first plan releases what was waiting for one.
+        Returns actions because the first plan releases what waited for one; none when the job has stopped.
         """
-        self._check_running()
+        if self.aborted is not None:
+            return []
         if plan.n_sites != len(self.site_names):
             raise UsageError(
                 f"a plan for {plan.n_sites} sites, but job {self.job} has {len(self.site_names)}"
@@ -194,10 +195,6 @@ class CoordinatorMachine:
         self._ready.clear()
         notice = Abort(self.job, cause)
         return [SendToSite(site, notice) for site in range(len(self.site_names)) if site != without]
-
-    def _check_running(self) -> None:
-        if self.aborted is not None:
-            raise RunFailedError(f"job {self.job} has stopped: {self.aborted}")
 
     def _checked_site(self, site: int) -> int:
         if not 0 <= site < len(self.site_names):

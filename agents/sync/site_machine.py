@@ -85,14 +85,17 @@ class SiteMachine:
         return [SendControl(Ready(self.job, self.site, seq, spec.digest, spec.summary, self.completed_below))]
 
     def contribute(self, seq: int, part: int, source: Source) -> list[SiteAction]:
-        """This site's contribution to one part of a begun collective is there; once per part."""
-        if self.aborted is not None:
+        """This site's contribution to one part of a begun collective is there; once per part.
+
+        Ignored when the collective is complete here: nobody wanted that part, or it is empty.
+        """
+        if self.aborted is not None or self._is_complete(seq):
             return []
         collective = self._open.get(seq)
         if collective is None or part in collective.sources or part not in collective.own_parts:
             raise UsageError(
-                f"{self._me} has no contribution to part {part} of collective {seq} of job {self.job} to make",
-                hint="it is made once, after begin, and only to parts that name this site as a contributor",
+                f"{self._me} cannot contribute to part {part} of collective {seq} of job {self.job}",
+                hint="it is done once, after begin, and only to parts that name this site as a contributor",
             )
         actions: list[SiteAction] = []
         collective.contribute(part, source, actions)

@@ -1,6 +1,7 @@
 """Training of one model over one group of workers: what a worker does between two messages of the runner."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: DDP looks at the annotations of a communication hook, and
+# refuses strings.
 
 import math
 import time

@@ -78,7 +78,8 @@ def uplink_lines(interface: str, management: Management, pid: int) -> list[str]:
     return [
         f"link add name {interface} type veth peer name {UPLINK} netns {pid}",
         f"addr add {management.gateway}/{management.prefixlen} dev {interface}",
-        f"link set dev {interface} alias stormbed up",
+        # No IPv6: a link-local address would make the machine chatter into the testbed.
+        f"link set dev {interface} alias stormbed addrgenmode none up",
     ]
 
 

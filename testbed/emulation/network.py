@@ -170,7 +170,7 @@ class Network:
             "c0", controller=Controller, ip="127.0.0.1", port=addressing.OPENFLOW_PORT, protocol="tcp"
         )
         self.net.start()
-        self.vswitch.enlarge_buffers()
+        self.vswitch.enlarge_buffers(addressing.switch_name(0), addressing.HOST_PORT)
 
     def site_pid(self, k: int) -> int:
         """The pid (inside the testbed) of the shell that holds site k's namespaces."""

@@ -9,14 +9,18 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from testbed.emulation.delay_line import SO_RCVBUFFORCE, SO_SNDBUFFORCE, SOCKET_BYTES
+from testbed.emulation.delay_line import SO_RCVBUFFORCE, SO_SNDBUFFORCE
 from testbed.runner import run
 from topologies.errors import CannotHonourError
 
 SCHEMA_FILE: Final = Path("/usr/share/openvswitch/vswitch.ovsschema")
+READ_BYTES: Final = 16 * 2**20
+WRITE_BYTES: Final = 512 * 2**20
+"""More than the queues of every link together; the kernel takes memory only for what waits."""
 _SYS_PIDFD_GETFD: Final = 438
 """The same number on every architecture."""
 
@@ -73,28 +77,40 @@ class VSwitch:
         """Run ovs-ofctl with OpenFlow 1.3."""
         return run(["ovs-ofctl", "-O", "OpenFlow13", *arguments], timeout=20).stdout
 
-    def enlarge_buffers(self) -> int:
-        """Give the switches' packet sockets room for a burst of 64 KB segments; returns how many sockets.
+    def enlarge_buffers(self, bridge: str, port: int) -> int:
+        """Give the switches' packet sockets room for many 64 KB segments; returns how many sockets there are.
 
-        The kernel's default (208 KB) holds three of them, and the machine-wide default must not be changed
-        for our sake. So the sockets themselves are borrowed from ovs-vswitchd (pidfd_getfd) and set one by
-        one.
+        ovs-vswitchd reads every port by a socket of its own and writes all of them by a single one, and what
+        waits in a link's queue counts against that one. The kernel's default holds three segments, and the
+        machine-wide default must not be changed for our sake. So the sockets themselves are borrowed from
+        ovs-vswitchd (pidfd_getfd) and set one by one.
+
+        Args:
+            bridge, port: where a first frame may be sent: only then is the writing socket made.
         """
+        frame = "ffffffffffff" + "025342ffffff" + "88b5" + "00" * 46  # an EtherType for local experiments
+        self.ofctl("packet-out", bridge, f"in_port=controller packet={frame} actions=output:{port}")
         pid = self.pid("ovs-vswitchd")
         process = os.pidfd_open(pid)
-        count = 0
         try:
-            for entry in Path(f"/proc/{pid}/fd").iterdir():
-                if not str(entry.readlink()).startswith("socket:"):
-                    continue
-                with socket.socket(fileno=_borrow(process, int(entry.name))) as borrowed:
-                    if borrowed.family == socket.AF_PACKET:
-                        borrowed.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, SOCKET_BYTES)
-                        borrowed.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SOCKET_BYTES)
-                        count += 1
+            sockets = list(_packet_sockets(pid, process))
         finally:
             os.close(process)
-        return count
+        for borrowed in sockets:
+            borrowed.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, READ_BYTES)
+            borrowed.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, WRITE_BYTES)
+            borrowed.close()
+        return len(sockets)
+
+
+def _packet_sockets(pid: int, process: int) -> Iterator[socket.socket]:
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        if str(entry.readlink()).startswith("socket:"):
+            borrowed = socket.socket(fileno=_borrow(process, int(entry.name)))
+            if borrowed.family == socket.AF_PACKET:
+                yield borrowed
+            else:
+                borrowed.close()
 
 
 def _borrow(process: int, fd: int) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from agents.local import LocalClient
+from agents.local import GRACE_SECONDS, LocalClient
 from agents.worker.backend import Options
 from agents.worker.parameters import digest, save
 from agents.worker.process_group import BACKEND, StormbedProcessGroup
@@ -50,7 +50,8 @@ class Program:
 
     def run_segment(self, segment: Segment) -> None:
         training = self._training_for(segment)
-        self._group.set_timeout(timedelta(seconds=segment.timeout_s))
+        # The agents end a collective at its deadline and name who was missing; this is for when they cannot.
+        self._group.set_timeout(timedelta(seconds=segment.timeout_s + GRACE_SECONDS))
         for iteration in training.run(segment):
             record = record_of(segment, iteration)
             if iteration.number == segment.iterations - 1:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.worker.segment import ComputeTime, parse_segment
+from agents.compute import ComputeTime
+from agents.worker.segment import parse_segment
 from topologies.errors import UsageError
 
 

@@ -1,0 +1,154 @@
+"""What an agent or the coordinator must know before it starts: the network, and everybody's addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from topologies import addressing
+from topologies.errors import InvalidFileError, UsageError
+from topologies.load import topology_from_dict
+from topologies.model import Topology
+from topologies.paths import Path as NetworkPath
+from topologies.paths import direct_path_number, path_sets
+
+Endpoint = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class AddressBook:
+    """Who listens where.
+
+    data                where each site's agent takes chunks (WAN); it also sends from that address
+    coordinator         where the coordinator takes agents and runners (management network)
+    metrics             where each site's agent serves its metrics; None serves none
+    coordinator_metrics the same of the coordinator
+
+    Raises UsageError for addresses that would not do: 0.0.0.0, or loopback for some sites but not for all.
+    """
+
+    data: tuple[Endpoint, ...]
+    coordinator: Endpoint
+    metrics: tuple[Endpoint | None, ...]
+    coordinator_metrics: Endpoint | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.metrics) != len(self.data):
+            raise UsageError(f"{len(self.metrics)} addresses for metrics of {len(self.data)} agents")
+        hosts = [ipaddress.IPv4Address(host) for host, _ in self.data]
+        for site, host in enumerate(hosts):
+            if host.is_unspecified or host.is_multicast:
+                raise UsageError(f"site {site} cannot be reached at {host}", hint="name its WAN address")
+        loopback = [host.is_loopback for host in hosts]
+        if any(loopback) and not all(loopback):
+            site = loopback.index(True)
+            raise UsageError(f"site {site} is at {hosts[site]}, where the other sites cannot reach it")
+        if len(set(self.data)) != len(self.data):
+            raise UsageError("two agents listen at the same address")
+
+    @classmethod
+    def of_testbed(cls, n_sites: int, management: addressing.Management) -> AddressBook:
+        """The addresses of an emulated testbed."""
+        metrics = [(management.site(k), addressing.AGENT_METRICS_PORT) for k in range(n_sites)]
+        return cls(
+            data=tuple((addressing.wan_ip(k), addressing.AGENT_DATA_PORT) for k in range(n_sites)),
+            coordinator=(management.supervisor, addressing.COORDINATOR_PORT),
+            metrics=tuple(metrics),
+            coordinator_metrics=(management.supervisor, addressing.COORDINATOR_METRICS_PORT),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; the inverse of `from_dict`."""
+        return {
+            "data": self.data,
+            "coordinator": self.coordinator,
+            "metrics": self.metrics,
+            "coordinator_metrics": self.coordinator_metrics,
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> AddressBook:
+        def endpoint(value: Any) -> Endpoint | None:
+            return None if value is None else (str(value[0]), int(value[1]))
+
+        data = tuple((str(host), int(port)) for host, port in plain["data"])
+        coordinator = (str(plain["coordinator"][0]), int(plain["coordinator"][1]))
+        metrics = tuple(endpoint(value) for value in plain["metrics"])
+        return cls(data, coordinator, metrics, endpoint(plain["coordinator_metrics"]))
+
+
+@dataclass(frozen=True)
+class Config:
+    """The network, the addresses, and where the testbed keeps its files."""
+
+    topology: Topology
+    addresses: AddressBook
+    run_dir: Path
+
+    def __post_init__(self) -> None:
+        if len(self.addresses.data) != len(self.topology.site_names):
+            raise UsageError(
+                f"{len(self.addresses.data)} addresses for the {len(self.topology.site_names)} sites "
+                f"of {self.topology.name}"
+            )
+
+    @cached_property
+    def paths(self) -> dict[tuple[int, int], tuple[NetworkPath, ...]]:
+        """The paths that the network offers."""
+        return path_sets(self.topology)
+
+    def first_hops(self, site: int) -> dict[tuple[int, int], int]:
+        """By (destination, path number): the neighbour where the path leaves `site`."""
+        return {
+            (dst, number): path[1]
+            for (src, dst), paths in self.paths.items()
+            if src == site
+            for number, path in enumerate(paths)
+        }
+
+    def hop_paths(self, members: tuple[int, ...]) -> dict[tuple[int, int], int]:
+        """Path numbers for pairs of a job's sites, by their place in `members`: the direct path where there
+        is one.
+
+        Pairs that take path 0 are left out.
+        """
+        numbers = {}
+        for u, src in enumerate(members):
+            for v, dst in enumerate(members):
+                number = direct_path_number(self.paths, src, dst) if src != dst else None
+                if number:
+                    numbers[u, v] = number
+        return numbers
+
+    @classmethod
+    def load(cls, run_dir: Path) -> Config:
+        """From a testbed's directory: `testbed.json`, and `addresses.json` where that replaces the usual
+
+        ones.
+        """
+        state = _read_json(run_dir / "testbed.json")
+        try:
+            topology = topology_from_dict(state["topology"], source=str(run_dir / "testbed.json"))
+            special = run_dir / "addresses.json"
+            if special.exists():
+                addresses = AddressBook.from_dict(_read_json(special))
+            else:
+                management = addressing.Management(state["subnet"])
+                addresses = AddressBook.of_testbed(len(topology.site_names), management)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidFileError(f"{run_dir} does not describe a testbed: {error!r}") from None
+        return cls(topology, addresses, run_dir)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidFileError(f"there is no {path}", hint="is the testbed up?") from None
+    except ValueError as error:
+        raise InvalidFileError(f"{path} is not JSON: {error}") from None

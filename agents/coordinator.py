@@ -1,0 +1,338 @@
+"""The coordinator: it plans, issues policies, opens the barrier of every collective, and serves runners.
+
+By default a daemon on the management network (`python -m agents.coordinator`), as in NetStorm's own set-up;
+the class can as well run inside an agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agents import metrics, wire
+from agents.config import Config
+from agents.coordinator_job import CoordinatedJob
+from agents.daemon import run_daemon
+from agents.job import JobDescription
+from agents.planning.base import NetworkView, Plan
+from agents.planning.registry import get_scheduler
+from agents.streams import FrameStream
+from agents.views import network_view
+from agents.wire import ProtocolError
+from topologies.errors import DeadlineError, StormbedError, UsageError
+
+log = logging.getLogger(__name__)
+
+OPEN_SECONDS: Final = 30.0
+START_SECONDS: Final = 120.0
+CLOSE_SECONDS: Final = 30.0
+
+
+class JobSpec(BaseModel):
+    """What a runner gives to open a job."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    job: str = Field(min_length=1, max_length=128)
+    sites: dict[str, int] = Field(min_length=1)
+    chunk_elements: int = Field(default=100_000, ge=1)
+    deadline_s: float = Field(default=600.0, gt=0)
+    scheduler: str | dict[str, Any] | None = None
+
+
+class Coordinator:
+    """Create and use it on a running asyncio loop.
+
+    Attributes:
+        agents: the connected agents, by index of their site.
+        jobs: the open jobs, by their name on the wire.
+        rates: bit/s of every directed link, as far as known; the declared ones until told otherwise.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.agents: dict[int, FrameStream] = {}
+        self.jobs: dict[str, CoordinatedJob] = {}
+        self.rates: dict[tuple[int, int], float] = dict(config.topology.rates())
+        self.aborted_jobs = 0
+        self._pids: dict[int, int] = {}
+        self._agents_changed = asyncio.Event()
+        self._owners: dict[FrameStream, set[str]] = {}  # what each runner opened, by the runner's name for it
+        self._tasks: dict[FrameStream, set[asyncio.Task[None]]] = {}
+        self._streams: set[FrameStream] = set()
+        self._server: asyncio.Server | None = None
+        self._metrics: metrics.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the address cannot be used."""
+        host, port = self.config.addresses.coordinator
+        self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
+        endpoint = self.config.addresses.coordinator_metrics
+        if endpoint is not None:
+            try:
+                self._metrics = metrics.Server(metrics.CoordinatorCollector(self), endpoint)
+            except OSError:
+                await self.close()
+                raise
+
+    async def close(self) -> None:
+        """End all connections; agents stop their jobs when they see it."""
+        if self._server is not None:
+            self._server.close()
+        for tasks in self._tasks.values():
+            for task in tasks:
+                task.cancel()
+        for stream in tuple(self._streams):
+            stream.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+        if self._metrics is not None:
+            self._metrics.close()
+
+    # ---- connections
+
+    def _accept(self) -> FrameStream:
+        stream = FrameStream(self._greeted, self._ended)
+        self._streams.add(stream)
+        return stream
+
+    def _greeted(self, stream: FrameStream, kind: str, body: dict[str, Any]) -> None:
+        """The first frame says who it is."""
+        if kind != "hello" or body.get("version") != wire.VERSION:
+            raise ProtocolError(f"the first frame is not a greeting of version {wire.VERSION}: {kind} {body}")
+        if body.get("role") == "runner":
+            stream.silence_s = None  # a runner may block for as long as a segment takes
+            self._owners[stream], self._tasks[stream] = set(), set()
+            stream.on_frame = self._runner_said
+            return
+        site, names = body.get("site"), self.config.topology.site_names
+        if body.get("role") != "agent" or not isinstance(site, int) or not 0 <= site < len(names):
+            raise ProtocolError(f"a greeting that makes no sense: {body}")
+        if site in self.agents:
+            stream.send("refused", {"why": f"{names[site]} has an agent already (pid {self._pids[site]})"})
+            stream.close()
+            return
+        self.agents[site] = stream
+        self._pids[site] = int(body.get("pid", 0))
+        stream.on_frame = lambda stream, kind, body: self._agent_said(site, kind, body)
+        self._notify_agents()
+
+    def _ended(self, stream: FrameStream, reason: str) -> None:
+        self._streams.discard(stream)
+        for site, agent in tuple(self.agents.items()):
+            if agent is stream:
+                del self.agents[site]
+                self._notify_agents()
+                log.warning("lost the agent of %s: %s", self.config.topology.site_names[site], reason)
+                for job in self.jobs.values():
+                    if site in job.description.members:
+                        place = job.description.members.index(site)
+                        job.site_lost(place, f"its agent (pid {self._pids[site]}) is gone: {reason}")
+        for task in self._tasks.pop(stream, ()):
+            task.cancel()
+        for name in self._owners.pop(stream, ()):
+            for job in [job for job in self.jobs.values() if job.name == name]:
+                job.abort(f"the runner that opened job {name} is gone: {reason}")
+                self._drop(job)
+
+    def _agent_said(self, site: int, kind: str, body: dict[str, Any]) -> None:
+        job = self.jobs.get(body.get("job", ""))
+        if job is None:
+            return  # it was closed meanwhile
+        try:
+            job.agent_said(job.description.members.index(site), kind, body)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"malformed {kind} frame: {error!r}") from None
+        except StormbedError as error:
+            raise ProtocolError(str(error)) from None
+
+    def _send_to_agent(self, site: int, kind: str, body: dict[str, Any]) -> None:
+        stream = self.agents.get(site)
+        if stream is not None:
+            stream.send(kind, body)
+
+    # ---- runners
+
+    def _runner_said(self, stream: FrameStream, kind: str, body: dict[str, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(stream, kind, body))
+        self._tasks[stream].add(task)
+        task.add_done_callback(lambda task: self._tasks.get(stream, set()).discard(task))
+
+    async def _serve(self, stream: FrameStream, verb: str, body: dict[str, Any]) -> None:
+        """One request of a runner, answered with its id."""
+        answer: dict[str, Any] = {"id": body.get("id")}
+        verbs: dict[str, Callable[..., Awaitable[Any]]] = {
+            "open_job": self._open_job,
+            "run_segment": self._run_segment,
+            "close_job": self._close_job,
+            "abort": self._abort,
+            "rates": self._set_rates,
+            "status": self._status,
+        }
+        try:
+            if verb not in verbs:
+                raise UsageError(f"the coordinator has no verb {verb!r}")
+            answer["result"] = await verbs[verb](stream, **body.get("args", {}))
+        except StormbedError as error:
+            answer["error"] = error_to_dict(error)
+        except (TypeError, ValueError) as error:
+            answer["error"] = error_to_dict(UsageError(f"{verb}: {error}"))
+        stream.send("answer", answer)
+
+    async def _open_job(self, stream: FrameStream, spec: dict[str, Any]) -> dict[str, Any]:
+        try:
+            wanted = JobSpec.model_validate(spec)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UsageError(f"job: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        topology = self.config.topology
+        if any(job.name == wanted.job for job in self.jobs.values()):
+            raise UsageError(f"there is a job {wanted.job} already", hint="close it or use another name")
+        members = tuple(sorted(topology.index(name) for name in wanted.sites))
+        names = tuple(topology.site_names[site] for site in members)
+        workers = tuple(wanted.sites[name] for name in names)
+        if min(workers) < 1:
+            raise UsageError(f"{names[workers.index(min(workers))]} has no worker in job {wanted.job}")
+        await self._agents_of(members)
+        description = JobDescription(
+            wanted.job, f"{wanted.job}#{secrets.token_hex(4)}", members, names, workers, wanted.deadline_s
+        )
+        job = CoordinatedJob(
+            description,
+            wanted.chunk_elements,
+            self.config.hop_paths(members),
+            lambda place, kind, body: self._send_to_agent(members[place], kind, body),
+        )
+        if wanted.scheduler is not None:
+            job.set_plan(await self._plan(job, wanted.scheduler))
+        self.jobs[description.wire] = job
+        self._owners[stream].add(wanted.job)
+        try:
+            await job.open(OPEN_SECONDS)
+        except StormbedError as error:
+            job.abort(str(error))
+            self._drop(job)
+            raise
+        return {"job": wanted.job, "world_size": sum(workers)}
+
+    async def _run_segment(
+        self,
+        stream: FrameStream,
+        job: str,
+        segment: dict[str, Any],
+        start_timeout: float = START_SECONDS,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        found = self._job(job)
+        scheduler = segment.get("scheduler")
+        if scheduler is None and found.machine.policy is None:
+            raise UsageError(
+                f"segment {segment.get('label')} of job {job} names no scheduler, and none is in use"
+            )
+        plan = None if scheduler is None else await self._plan(found, scheduler)
+        await found.run_segment(segment, plan, start_timeout=start_timeout, timeout=timeout)
+        names = found.description.site_names
+        return {
+            "segment": segment.get("label"),
+            "policy_version": found.machine.version,
+            "collectives": found.machine.next_seq,
+            "plan": None if plan is None else plan.to_dict(names),
+        }
+
+    async def _close_job(self, stream: FrameStream, job: str, timeout: float = CLOSE_SECONDS) -> None:
+        found = self._job(job)
+        try:
+            await found.close(timeout)
+        finally:
+            self._drop(found)
+            self._owners.get(stream, set()).discard(job)
+
+    async def _abort(self, stream: FrameStream, job: str, why: str) -> None:
+        self._job(job).abort(why)
+
+    async def _set_rates(self, stream: FrameStream, rates: list[tuple[str, str, float]]) -> None:
+        """Plan with these rates from now on; links that are not named keep theirs."""
+        topology = self.config.topology
+        changed: dict[tuple[int, int], float] = {}
+        for src, dst, bps in rates:
+            link = topology.index(src), topology.index(dst)
+            if link not in self.rates:
+                raise UsageError(f"no link leads from {src} to {dst}")
+            if not isinstance(bps, int | float) or not bps >= 0:
+                raise UsageError(f"{src} -> {dst} cannot have the rate {bps!r}")
+            changed[link] = float(bps)
+        self.rates.update(changed)
+
+    async def _status(self, stream: FrameStream) -> dict[str, Any]:
+        names = self.config.topology.site_names
+        return {
+            "schema": 1,
+            "agents": {name: site in self.agents for site, name in enumerate(names)},
+            "jobs": [job.status() for job in self.jobs.values()],
+        }
+
+    # ---- helpers
+
+    def _job(self, name: str) -> CoordinatedJob:
+        for job in self.jobs.values():
+            if job.name == name:
+                return job
+        raise UsageError(f"there is no job {name}", hint="open it first")
+
+    def _drop(self, job: CoordinatedJob) -> None:
+        """Forget a job, here and at its sites."""
+        if self.jobs.pop(job.description.wire, None) is not None:
+            self.aborted_jobs += job.failure is not None
+            job.broadcast("close", {})
+
+    async def _plan(self, job: CoordinatedJob, scheduler: str | Mapping[str, Any]) -> Plan:
+        """In a thread: planning a large network takes seconds, and the barrier must not wait for it."""
+        names = job.description.site_names
+        planner = get_scheduler(scheduler, names)
+        view: NetworkView = network_view(self.config, self.rates, job.description.members)
+        return await asyncio.get_running_loop().run_in_executor(None, planner.plan, view)
+
+    async def _agents_of(self, members: tuple[int, ...]) -> None:
+        """Wait until the agents of these sites are connected."""
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                while any(site not in self.agents for site in members):
+                    await self._agents_changed.wait()
+        except TimeoutError:
+            names = self.config.topology.site_names
+            missing = ", ".join(names[site] for site in members if site not in self.agents)
+            raise DeadlineError(
+                f"the agents of {missing} to connect", OPEN_SECONDS, hint="see agent.log of these sites"
+            ) from None
+
+    def _notify_agents(self) -> None:
+        self._agents_changed.set()
+        self._agents_changed = asyncio.Event()
+
+
+def error_to_dict(error: StormbedError) -> dict[str, Any]:
+    """An error for the runner; `agents.control` makes it one again."""
+    plain: dict[str, Any] = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
+    plain["exit_code"] = error.exit_code
+    if isinstance(error, DeadlineError):
+        plain["what"], plain["seconds"] = error.what, error.seconds
+    return plain
+
+
+def main() -> int:
+    """`python -m agents.coordinator --run-dir DIR`"""
+    parser = argparse.ArgumentParser(prog="python -m agents.coordinator", description=__doc__.split("\n")[0])
+    parser.add_argument("--run-dir", type=Path, required=True, help="directory of the testbed")
+    arguments = parser.parse_args()
+    return run_daemon(lambda: Coordinator(Config.load(arguments.run_dir)), "coordinator")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from typing import Any, Final
 from testbed import sites as site_doors
 from testbed.client import SupervisorClient
 from testbed.emulation import management
+from testbed.emulation.environment import PYTHON, base_environment, log_tail
 from testbed.emulation.rundir import (
     RunDir,
     SiteInfo,
@@ -38,7 +38,6 @@ from testbed.emulation.shaping import gso_max_bytes
 from testbed.emulation.sites import host_pids
 from testbed.emulation.waiting import is_running, reap, start_ticks, wait_for
 from testbed.runner import batch
-from testbed.supervisor.processes import base_environment, log_tail
 from testbed.telemetry import prometheus
 from topologies.addressing import MAX_SITES, Management, wan_ip
 from topologies.errors import (
@@ -264,7 +263,7 @@ def _start_supervisor(run_dir: RunDir) -> subprocess.Popen[bytes]:
     """
     argv = [
         *("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--"),
-        *("tini", "--", sys.executable, "-m", "testbed.supervisor", "--run-dir", str(run_dir.path)),
+        *("tini", "--", PYTHON, "-m", "testbed.supervisor", "--run-dir", str(run_dir.path)),
     ]
     with run_dir.log.open("ab") as log:
         return subprocess.Popen(

@@ -23,6 +23,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 CLONE_NEWNET: Final = 0x40000000
@@ -98,7 +99,7 @@ def probe(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
     receivers = {k: sites.open(k, socket.SOCK_DGRAM) for k in {flow["dst"] for flow in flows}}
     for receiver in receivers.values():
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK_BYTES)
-        loop.watch(receiver, select.EPOLLIN, lambda receiver=receiver: _take_probes(receiver, delays))
+        loop.watch(receiver, select.EPOLLIN, partial(_take_probes, receiver, delays))
     for flow in flows:
         sender = sites.open(flow["src"], socket.SOCK_DGRAM, flow["tos"])
         sender.connect(receivers[flow["dst"]].getsockname())
@@ -108,11 +109,12 @@ def probe(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
     start = time.monotonic_ns()
     for number in range(rounds):
         for index, sender in enumerate(senders):
+            # One after the other: sent all at once, they would wait for each other in the switches.
+            loop.run_until(start + number * gap_ns + index * gap_ns // len(senders))
             try:
                 sender.send(PROBE.pack(index, number, time.monotonic_ns()) + padding)
             except BlockingIOError:
                 pass  # counts as lost
-        loop.run_until(start + (number + 1) * gap_ns)
     loop.run_until(time.monotonic_ns() + int(request["wait_s"] * 1e9))
     return {"flows": [{"delays_s": found, "sent": rounds} for found in delays]}
 
@@ -184,11 +186,11 @@ def load(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
         receiver.setsockopt(
             socket.SOL_SOCKET, socket.SO_RCVLOWAT, max(1, min(131_072, flow["rate_bps"] // 400))
         )
-        loop.watch(sender, select.EPOLLOUT, lambda sender=sender: _feed(sender, source))
+        loop.watch(sender, select.EPOLLOUT, partial(_feed, sender, source))
         loop.watch(
             receiver,
             select.EPOLLIN,
-            lambda receiver=receiver, meter=meter: _drain(receiver, sink, meter, window[0]),
+            partial(_drain, receiver, sink, meter, window),
         )
     window[0] = time.monotonic_ns() + int(request["warm_s"] * 1e9)
     loop.run_until(window[0])
@@ -223,13 +225,13 @@ def _feed(sender: socket.socket, source: int) -> None:
         pass
 
 
-def _drain(receiver: socket.socket, sink: bytearray, meter: Meter, opens_ns: int) -> None:
+def _drain(receiver: socket.socket, sink: bytearray, meter: Meter, opens_ns: list[int]) -> None:
     try:
         # MSG_TRUNC has the kernel throw the bytes away instead of copying them.
         count = receiver.recv_into(sink, CHUNK_BYTES, socket.MSG_TRUNC)
     except BlockingIOError:
         return
-    meter.arrived(count, time.monotonic_ns(), opens_ns)
+    meter.arrived(count, time.monotonic_ns(), opens_ns[0])
 
 
 def flood(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
@@ -247,7 +249,7 @@ def flood(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
         loop.watch(
             receiver,
             select.EPOLLIN,
-            lambda receiver=receiver, meter=meter: _drain_datagrams(receiver, sink, meter, begin),
+            partial(_drain_datagrams, receiver, sink, meter, begin),
         )
         paced.append([sender, flow["send_bps"], 0])
     payload = bytes(DATAGRAM_BYTES)

@@ -15,13 +15,15 @@ from typing import Any, Final
 
 from testbed import sites
 from testbed.emulation import management, sysctls
+from testbed.emulation.calibrate import Calibration
+from testbed.emulation.environment import PYTHON, log_tail
 from testbed.emulation.network import Network
 from testbed.emulation.rundir import RunDir
 from testbed.emulation.vswitch import VSwitch
 from testbed.emulation.waiting import wait_for
 from testbed.emulation.wan import DelayLineClient, Wan
 from testbed.runner import batch, run
-from testbed.supervisor.processes import PYTHON, ProcessSpec, log_tail
+from testbed.supervisor.processes import ProcessSpec
 from testbed.supervisor.state import Supervisor
 from testbed.telemetry import prometheus
 from topologies import addressing
@@ -30,6 +32,7 @@ from topologies.errors import StormbedError
 UPLINK_WAIT_S: Final = 10.0
 CONTROLLER_WAIT_S: Final = 40.0
 PROCESS_WAIT_S: Final = 20.0
+CALIBRATION_S: Final = 2.0
 
 
 def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: bool) -> dict[str, Any]:
@@ -57,12 +60,15 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     network.start_switches()
     step("controller")
     wait_for_controller(supervisor)
+    fidelity = None
+    if calibrate and supervisor.topology.links:
+        fidelity = Calibration(supervisor.wan, network.site_pid, step, CALIBRATION_S).run().to_dict()
     step("processes of the sites")
     for spec in process_specs(supervisor):
         supervisor.processes.start(spec)
     wait_for_doors(supervisor)
     step(f"up after {time.monotonic() - started:.1f} s")
-    return {"seconds_s": time.monotonic() - started, "fidelity": None}
+    return {"seconds_s": time.monotonic() - started, "fidelity": fidelity}
 
 
 def prepare_namespaces(supervisor: Supervisor) -> None:

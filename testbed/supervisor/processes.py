@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import sites
+from testbed.emulation.environment import base_environment
 from testbed.emulation.rundir import RunDir
 from testbed.emulation.waiting import wait_for
 from testbed.events import EventLog
@@ -63,12 +63,6 @@ class Process:
             "started_s": self.started_s,
             "status": self.status,
         }
-
-
-def base_environment() -> dict[str, str]:
-    """What every process gets, whatever the caller of `up` had set: its own words and little else."""
-    kept = {key: value for key, value in os.environ.items() if key.startswith(("STORMBED_", "OVS_"))}
-    return {"PATH": sites.SITE_PATH, "HOME": "/root", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"} | kept
 
 
 def enter_argv(pid: int, argv: Sequence[str]) -> list[str]:
@@ -165,15 +159,6 @@ class ProcessTable:
         wait_for(lambda: all(process.status is not None for process in running), "processes to end", seconds)
 
 
-def log_tail(path: Path, lines: int = 5) -> str:
-    """The last lines of a log, for a message about the process that wrote it."""
-    try:
-        text = path.read_text(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return " | ".join(text[-lines:])
-
-
 def namespace_of(pid: int) -> int | None:
     """The number of the network namespace of a process; None when it is gone."""
     try:
@@ -216,7 +201,3 @@ def kill_in(namespace: int, pid: int, number: int) -> None:
         pass
     finally:
         os.close(pidfd)
-
-
-PYTHON = sys.executable
-"""Absolute, so that every process runs on the Python that the testbed was started with."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.emulation import counters, shaping
+from testbed.emulation.calibrate import Calibration
 from testbed.supervisor import boot as booting
 from testbed.supervisor.processes import ProcessSpec, kill_in, namespace_of, processes_in
 from testbed.supervisor.state import Supervisor
@@ -96,6 +97,14 @@ def status(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
         "subnet": supervisor.info.subnet,
         "processes": processes,
     }
+
+
+@_verb(seconds=120, changes=True)
+def calibrate(supervisor: Supervisor, progress: Progress, seconds: float = 2.0) -> dict[str, Any]:
+    """Measure every direction as it is configured now; see `testbed.emulation.fidelity.Report`."""
+    report = Calibration(supervisor.wan, supervisor.network.site_pid, progress, seconds).run().to_dict()
+    supervisor.events.write("calibrated", verdict=report["verdict"], reasons=report["reasons"])
+    return report
 
 
 @_verb()

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from agents.control import CoordinatorClient
-from agents.planning.base import NetworkView
-from agents.planning.registry import get_scheduler
 from testbed.client import SupervisorClient
 from testbed.emulation.rundir import TestbedInfo
 from testbed.experiments.manifest import WorkerRow
@@ -20,7 +18,7 @@ from testbed.experiments.recorder import LinkRecorder
 from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.spec import Compute, LoadedExperiment, Segment
 from testbed.experiments.workers import Workers, describe_end
-from topologies.errors import RunFailedError, StormbedError
+from topologies.errors import DeadlineError, RunFailedError, StormbedError
 
 POLL_S = 0.1
 END_GRACE_S = 20.0
@@ -123,7 +121,6 @@ class EmulatedRun:
 
     def _conduct_segment(self, coordinator: CoordinatorClient, segment: Segment) -> None:
         self._say(f"{segment.label}: {segment.iterations} iterations")
-        self._run.set_plan(segment.label, self._plan(segment))
         self._links.begin(segment.label)
         self._run.begin_segment(segment.label, time.monotonic_ns())
         try:
@@ -135,12 +132,6 @@ class EmulatedRun:
         self._links.begin("")
         self._run.end_segment(segment.label, time.monotonic_ns(), "completed")
 
-    def _plan(self, segment: Segment) -> dict[str, Any]:
-        """The plan that the coordinator makes too: the same scheduler, the same declared rates."""
-        topology = self._experiment.topology
-        scheduler = get_scheduler(segment.scheduler, topology.site_names)
-        return scheduler.plan(NetworkView.from_topology(topology)).to_dict(topology.site_names)
-
     def _segment_message(self, segment: Segment) -> dict[str, Any]:
         training = self._experiment.spec.training
         return {
@@ -148,13 +139,14 @@ class EmulatedRun:
             "scheduler": segment.scheduler,
             "iterations": segment.iterations,
             "model": training.model,
-            "elements": list(training.tensors),
+            "elements": segment.elements,
             "data": self._experiment.data,
             "batch": training.batch,
             "lr": training.lr,
             "optimizer": training.optimizer,
             "momentum": training.momentum,
             "compute": compute_message(training.compute),
+            "compute_s": 0.0 if training.compute.mean is None else training.compute.mean.seconds,
             "seed": segment.seed,
             "eval_every": training.eval_every,
             "save_parameters": training.save_parameters,
@@ -171,11 +163,10 @@ class EmulatedRun:
                     self._check_alive()
                     for line in follower.news():
                         self._say(f"{segment.label}: {line} of {segment.iterations}")
-                future.result()
+                self._run.set_plan(segment.label, future.result()["plan"])
             except BaseException as error:
                 if not future.done():
-                    # A second connection: the first one is taken by the segment's answer.
-                    self._abort(str(error) or type(error).__name__)
+                    self._abort(coordinator, str(error) or type(error).__name__)
                 raise
 
     def _check_alive(self) -> None:
@@ -186,17 +177,16 @@ class EmulatedRun:
         if problem is not None:
             raise RunFailedError(f"the testbed {self._testbed.name} no longer answers: {problem}")
 
-    def _abort(self, why: str) -> None:
+    def _abort(self, coordinator: CoordinatorClient, why: str) -> None:
         try:
-            with CoordinatorClient(*self._testbed.coordinator) as second:
-                second.abort(self._job, why)
+            coordinator.abort(self._job, why)
         except StormbedError as error:
-            # Whatever made the run fail is told already; a coordinator that is gone ends the segment too.
+            # Whatever made the run fail is told already; without the coordinator the segment ends too.
             self._run.events.write("problem", text=f"the job could not be aborted: {error}")
 
     def _explain(self, error: BaseException) -> BaseException:
         """The error, or one that names the worker whose end was behind it."""
-        if not isinstance(error, RunFailedError):
+        if not isinstance(error, RunFailedError | DeadlineError):
             return error
         pause = threading.Event()
         deadline = time.monotonic() + CAUSE_GRACE_S
@@ -207,7 +197,7 @@ class EmulatedRun:
         named = [worker for worker in ended if worker.name in error.message]
         words = [describe_end(worker, self._workers.exit_code(worker)) for worker in named or ended[:1]]
         told = [text for text in words if text not in error.message]
-        if not told:
+        if not told and isinstance(error, RunFailedError):
             return error
         return RunFailedError("; ".join([error.message, *told]), hint=error.hint)
 

@@ -82,7 +82,7 @@ class FidelityWatch:
             verdict = max(verdict, found, key=_rank)
             reasons += why
         return FidelityRow(
-            verdict=verdict if verdict in _ORDER else "unknown",  # type: ignore[arg-type]
+            verdict=verdict if verdict in _ORDER else "unknown",
             reasons=tuple(reasons),
             calibration=None if calibration is None else dict(calibration),
             run=run,

@@ -83,12 +83,14 @@ class WorkerRow(_Row):
 class SegmentRow(_Row):
     """One scheduler's turn: `iterations` of training, the first `warmup` of them outside the statistics.
 
-    Times are nanoseconds of the run's one monotonic clock. `plan` is the scheduler's plan in the form
-    that `testbed plan --format json` prints; None where the scheduler decides per transfer.
+    `elements` is what every worker hands over each iteration. Times are nanoseconds of the run's one
+    monotonic clock. `plan` is the scheduler's plan in the form that `testbed plan --format json` prints; None
+    where the scheduler decides per transfer.
     """
 
     label: str
     scheduler: str
+    elements: int
     repeat: int
     iterations: int
     warmup: int
@@ -137,7 +139,6 @@ class Manifest(_Row):
     scale: float
     seeds: dict[str, int] = {}
     experiment: dict[str, Any] = {}
-    parameters: int | None = None
     links: tuple[LinkRow, ...] = ()
     workers: tuple[WorkerRow, ...] = ()
     segments: tuple[SegmentRow, ...] = ()

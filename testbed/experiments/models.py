@@ -23,7 +23,12 @@ def is_model(name: str) -> bool:
     """Whether an experiment may name this model."""
     if match := MLP.fullmatch(name):
         return SMALLEST_MLP <= _mlp_size(match) <= LARGEST_MLP
-    return name in _FIXED or TENSOR.fullmatch(name) is not None
+    return name in _FIXED or is_tensor(name)
+
+
+def is_tensor(name: str) -> bool:
+    """Whether the workers of this model need no torch: they add integers and check the sums."""
+    return TENSOR.fullmatch(name) is not None
 
 
 def tensor_sizes(name: str) -> tuple[int, ...]:

@@ -73,13 +73,13 @@ class RunDirectory:
             seeds={"experiment": spec.seed}
             | {segment.label: segment.seed for segment in experiment.segments},
             experiment=experiment.resolved(),
-            parameters=spec.training.parameters,
             links=link_table(experiment.topology),
             workers=worker_table(experiment.topology),
             segments=tuple(
                 SegmentRow(
                     label=segment.label,
                     scheduler=segment.shown,
+                    elements=segment.elements,
                     repeat=segment.repeat,
                     iterations=segment.iterations,
                     warmup=segment.warmup,

@@ -15,12 +15,13 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
+    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
 )
 
-from testbed.experiments.models import is_model, parameter_count, tensor_sizes
+from testbed.experiments.models import is_model, is_tensor, parameter_count, tensor_sizes
 from topologies.errors import CannotHonourError, InvalidFileError, UsageError
 from topologies.files import Document, parse_yaml, read_yaml
 from topologies.load import load_topology
@@ -99,6 +100,13 @@ class Training(_Strict):
             raise ValueError(f"unknown model {model[:60]!r}; a model is {_MODEL_FORMS}")
         return model
 
+    @field_validator("compute")
+    @classmethod
+    def _numpy_workers_only_wait(cls, compute: Compute, info: ValidationInfo) -> Compute:
+        if is_tensor(info.data.get("model", "")) and (compute.cv or compute.sites):
+            raise ValueError("workers of a tensor- model take one mean for all sites, without cv")
+        return compute
+
     @field_validator("data")
     @classmethod
     def _known_data(cls, data: str) -> str:
@@ -109,7 +117,7 @@ class Training(_Strict):
     @property
     def numpy_only(self) -> bool:
         """Whether the workers need no torch: they add integers, and check the sums."""
-        return self.model.startswith("tensor-")
+        return is_tensor(self.model)
 
     @property
     def tensors(self) -> tuple[int, ...]:
@@ -216,11 +224,16 @@ class Experiment(_Strict):
 
 @dataclass(frozen=True)
 class Segment:
-    """One scheduler's turn in one repeat; `label` is unique in the run, `shown` is the scheduler's."""
+    """One scheduler's turn in one repeat; `label` is unique in the run, `shown` is the scheduler's.
+
+    `elements` is what every worker hands over each iteration. A `tensor-` model of several sizes gives one
+    segment a size, shown as `netstorm/2000000`.
+    """
 
     label: str
     shown: str
     scheduler: dict[str, Any]
+    elements: int
     repeat: int
     iterations: int
     warmup: int
@@ -353,16 +366,22 @@ def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> 
                 hint="give one a `label`",
             )
         shown.append(name)
-    return tuple(
-        Segment(
-            label=name if spec.repeats == 1 else f"{name}-{repeat + 1}",
-            shown=name,
-            scheduler=entry.scheduler,
-            repeat=repeat,
-            iterations=entry.iterations or spec.training.iterations,
-            warmup=entry.warmup,
-            seed=spec.seed + repeat,
-        )
-        for repeat in range(spec.repeats)
-        for name, entry in zip(shown, spec.schedulers, strict=True)
-    )
+    sizes = spec.training.tensors or (spec.training.parameters,)
+    segments: list[Segment] = []
+    for repeat in range(spec.repeats):
+        for name, entry in zip(shown, spec.schedulers, strict=True):
+            for size in sizes:
+                sized = f"{name}/{size}" if len(sizes) > 1 else name
+                segments.append(
+                    Segment(
+                        label=sized if spec.repeats == 1 else f"{sized}#{repeat + 1}",
+                        shown=sized,
+                        scheduler=entry.scheduler,
+                        elements=size,
+                        repeat=repeat,
+                        iterations=entry.iterations or spec.training.iterations,
+                        warmup=entry.warmup,
+                        seed=spec.seed + repeat,
+                    )
+                )
+    return tuple(segments)

@@ -32,11 +32,13 @@ class SchedulerResult:
 
     `synchronisation` and `iteration` leave the warm-up out; `first_synchronisation_s` is each repeat's first
     one, warm-up or not: it includes the set-up of connections after the switch of schedulers, and their
-    slow start. `speedup` is the first scheduler's mean synchronisation time over this one's.
+    slow start. `speedup` is the first scheduler's mean synchronisation time over this one's, of those
+    that hand over as many elements; `bound_s` is what no scheduler can beat.
     `parameters_agree` is None where workers report no digest.
     """
 
     scheduler: str
+    elements: int
     repeats: int
     completed_repeats: int
     measured: int
@@ -48,6 +50,7 @@ class SchedulerResult:
     dropped_packets: int | None
     busiest: BusyLink | None
     speedup: float | None
+    bound_s: float | None
     bound_multiple: float | None
     loss: float | None
     accuracy: float | None
@@ -62,7 +65,6 @@ class RunResult:
 
     manifest: Manifest
     path: str
-    bound_s: float | None
     schedulers: tuple[SchedulerResult, ...]
     fidelity: FidelityRow
     problems: tuple[str, ...]
@@ -74,16 +76,21 @@ class RunResult:
 def summarise_run(measurements: Measurements, bound: Bound | None = None) -> RunResult:
     """Compute a run's result from what its files say."""
     manifest = measurements.manifest
-    parameters = manifest.parameters
-    bound_s = bound(manifest, parameters * FLOAT_BYTES) if bound and parameters else None
     names = dict.fromkeys(segment.scheduler for segment in manifest.segments)
     schedulers = [_summarise_scheduler(name, measurements) for name in names]
-    baseline = _mean_synchronisation(schedulers[0]) if schedulers else None
+    bounds: dict[int, float | None] = {}
+    baselines: dict[int, float | None] = {}
+    for scheduler in schedulers:
+        baselines.setdefault(scheduler.elements, _mean_synchronisation(scheduler))
+        if bound is not None and scheduler.elements not in bounds:
+            bounds[scheduler.elements] = bound(manifest, scheduler.elements * FLOAT_BYTES)
     return RunResult(
         manifest=manifest,
         path=str(measurements.directory),
-        bound_s=bound_s,
-        schedulers=tuple(_relate(scheduler, baseline, bound_s) for scheduler in schedulers),
+        schedulers=tuple(
+            _relate(scheduler, baselines[scheduler.elements], bounds.get(scheduler.elements))
+            for scheduler in schedulers
+        ),
         fidelity=manifest.fidelity,
         problems=measurements.problems,
     )
@@ -96,9 +103,10 @@ def _mean_synchronisation(result: SchedulerResult) -> float | None:
 def _relate(result: SchedulerResult, baseline: float | None, bound_s: float | None) -> SchedulerResult:
     mean = _mean_synchronisation(result)
     if not mean:
-        return result
+        return replace(result, bound_s=bound_s)
     return replace(
         result,
+        bound_s=bound_s,
         speedup=baseline / mean if baseline else None,
         bound_multiple=mean / bound_s if bound_s else None,
     )
@@ -116,6 +124,7 @@ def _summarise_scheduler(name: str, measurements: Measurements) -> SchedulerResu
     agree, digests, disagreeing = _compare_parameters(segments, measurements)
     return SchedulerResult(
         scheduler=name,
+        elements=segments[0].elements,
         repeats=len(segments),
         completed_repeats=sum(segment.status == "completed" for segment in segments),
         measured=synchronisation.count if synchronisation else 0,
@@ -127,6 +136,7 @@ def _summarise_scheduler(name: str, measurements: Measurements) -> SchedulerResu
         dropped_packets=sum(sample.dropped_packets for sample in samples) if samples else None,
         busiest=busiest_link(samples),
         speedup=None,
+        bound_s=None,
         bound_multiple=None,
         loss=_last(by_segment, lambda iteration: iteration.loss),
         accuracy=_last(by_segment, lambda iteration: iteration.accuracy),
@@ -212,12 +222,10 @@ def result_to_json(result: RunResult) -> dict[str, Any]:
             "scale_ratio": manifest.scale,
             "sites": len({worker.site for worker in manifest.workers}),
             "workers": len(manifest.workers),
-            "parameters": manifest.parameters,
             "started_s": manifest.started_s,
             "finished_s": manifest.finished_s,
         },
         "fidelity": result.fidelity.model_dump(mode="json"),
-        "bound_s": result.bound_s,
         "schedulers": [_scheduler_to_json(scheduler) for scheduler in result.schedulers],
         "problems": list(result.problems),
     }
@@ -233,6 +241,7 @@ def _scheduler_to_json(result: SchedulerResult) -> dict[str, Any]:
         }
     return {
         "scheduler": result.scheduler,
+        "elements": result.elements,
         "repeats": result.repeats,
         "completed_repeats": result.completed_repeats,
         "measured_iterations": result.measured,
@@ -244,6 +253,7 @@ def _scheduler_to_json(result: SchedulerResult) -> dict[str, Any]:
         "dropped_packets": result.dropped_packets,
         "busiest_link": busiest,
         "speedup_ratio": result.speedup,
+        "bound_s": result.bound_s,
         "bound_ratio": result.bound_multiple,
         "loss": result.loss,
         "accuracy_ratio": result.accuracy,

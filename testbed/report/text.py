@@ -47,8 +47,9 @@ def _heading(result: RunResult) -> Text:
     text.append(manifest.status, style=_STATUS_STYLE.get(manifest.status, ""))
     text.append(f"  {manifest.world}: {manifest.topology}{scale}, ")
     text.append(f"{sites} sites, {len(manifest.workers)} workers")
-    if manifest.parameters is not None:
-        text.append(f", {manifest.parameters:,} parameters")
+    elements = {segment.elements for segment in manifest.segments}
+    if len(elements) == 1:
+        text.append(f", {elements.pop():,} parameters")
     return text
 
 
@@ -57,7 +58,8 @@ def _scheduler_table(result: RunResult) -> Table:
     table.add_column("scheduler", no_wrap=True)
     for column in SCHEDULER_COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    if result.bound_s is not None:
+    with_bound = any(scheduler.bound_s is not None for scheduler in result.schedulers)
+    if with_bound:
         table.add_column("x bound", justify="right", no_wrap=True)
     table.add_column("busiest link", no_wrap=True)
     with_accuracy = any(scheduler.accuracy is not None for scheduler in result.schedulers)
@@ -77,7 +79,7 @@ def _scheduler_table(result: RunResult) -> Table:
             _megabytes(scheduler.carried_bytes_per_iteration),
             _times(scheduler.speedup),
         ]
-        if result.bound_s is not None:
+        if with_bound:
             cells.append(_times(scheduler.bound_multiple))
         busiest = scheduler.busiest
         cells.append(f"{busiest.src}>{busiest.dst} {busiest.utilisation_ratio:.0%}" if busiest else NONE)
@@ -98,8 +100,9 @@ def _notes(result: RunResult) -> list[Text]:
     manifest = result.manifest
     if manifest.failure is not None:
         notes.append(Text(f"failed: {manifest.failure.message}", style="red"))
-    if result.bound_s is not None:
-        notes.append(Text(f"bound: {seconds(result.bound_s)} s; no scheduler can be faster on these links"))
+    bounds = {scheduler.bound_s for scheduler in result.schedulers if scheduler.bound_s is not None}
+    if len(bounds) == 1:
+        notes.append(Text(f"bound: {seconds(bounds.pop())} s; no scheduler can be faster on these links"))
     verdict = Text("fidelity: ")
     verdict.append(result.fidelity.verdict, style=_VERDICT_STYLE.get(result.fidelity.verdict, ""))
     if result.fidelity.reasons:

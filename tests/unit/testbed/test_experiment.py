@@ -54,10 +54,10 @@ def test_segments_follow_the_declared_order_and_every_repeat_has_its_seed() -> N
     )
     segments = experiment_from_text(text).segments
     assert [segment.label for segment in segments] == [
-        "star-first-1",
-        "netstorm-1",
-        "star-first-2",
-        "netstorm-2",
+        "star-first#1",
+        "netstorm#1",
+        "star-first#2",
+        "netstorm#2",
     ]
     assert [segment.iterations for segment in segments] == [2, 10, 2, 10]
     assert [segment.warmup for segment in segments] == [0, 1, 0, 1]
@@ -84,6 +84,16 @@ def test_sizes_of_a_tensor_model() -> None:
     assert training.numpy_only
     assert training.tensors == (1, 1_234_567, 2_000_000)
     assert load_experiment("quickstart").training.tensors == ()
+
+
+def test_every_size_of_a_tensor_model_is_a_segment_of_its_own() -> None:
+    segments = open_experiment("exactness").segments
+    assert [(segment.label, segment.elements) for segment in segments[:3]] == [
+        ("star-first/1", 1),
+        ("star-first/1234567", 1_234_567),
+        ("star-first/2000000", 2_000_000),
+    ]
+    assert len(segments) == 6
 
 
 def test_overrides_replace_top_level_keys() -> None:
@@ -157,6 +167,11 @@ TRAINING_REFUSED = {
         "",
     ),
     "compute word": ("model: mlp-2m, compute: fast", "'fast' is neither the word real", ""),
+    "compute of numpy workers": (
+        "model: tensor-1m, compute: {mean: 5ms, cv: 0.1}",
+        "training.compute: workers of a tensor- model take one mean",
+        "",
+    ),
     "unknown site": (
         "model: mlp-2m, compute: {mean: 5ms, sites: {dc9: 4ms}}",
         "training.compute.sites.dc9: pair has no site 'dc9'",

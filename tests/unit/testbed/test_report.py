@@ -50,19 +50,25 @@ def write_run(directory: Path, **changes: object) -> Path:
         "finished_s": 1.7e9 + 30,
         "topology": "pair",
         "scale": 0.5,
-        "parameters": 1_000_000,
         "workers": (WorkerRow(site="dc1", worker=0, rank=0), WorkerRow(site="dc2", worker=0, rank=1)),
         "segments": (
             SegmentRow(
                 label="star-first",
                 scheduler="star-first",
+                elements=1_000_000,
                 repeat=0,
                 iterations=2,
                 warmup=0,
                 status="completed",
             ),
             SegmentRow(
-                label="netstorm", scheduler="netstorm", repeat=0, iterations=3, warmup=1, status="completed"
+                label="netstorm",
+                scheduler="netstorm",
+                elements=1_000_000,
+                repeat=0,
+                iterations=3,
+                warmup=1,
+                status="completed",
             ),
         ),
         "fidelity": FidelityRow(verdict="faithful"),
@@ -305,7 +311,16 @@ def test_compare(tmp_path: Path) -> None:
 
 def test_compare_with_a_run_that_lacks_a_scheduler(tmp_path: Path) -> None:
     a = result_of(write_run(tmp_path / "a"))
-    segments = (SegmentRow(label="netstorm", scheduler="netstorm", repeat=0, iterations=3, warmup=1),)
+    segments = (
+        SegmentRow(
+            label="netstorm",
+            scheduler="netstorm",
+            elements=1_000_000,
+            repeat=0,
+            iterations=3,
+            warmup=1,
+        ),
+    )
     b = result_of(write_run(tmp_path / "b", segments=segments))
     row = compare_runs(a, b).rows[0]
     assert (row.scheduler, row.synchronisation_b_s, row.synchronisation_ratio) == ("star-first", None, None)

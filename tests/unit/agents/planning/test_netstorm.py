@@ -102,6 +102,8 @@ def test_v3_and_v9_keep_the_best_roots() -> None:
 
 def test_v4_drops_the_lowest_index_first_among_equals() -> None:
     assert [tree.root for tree in NetStorm(2).plan(v.V4).trees] == [2, 3]
+    assert keep_roots([1.0, 1.0 - 1e-12, 2.0], 2) == [1, 2]
+    assert keep_roots([1.0, 1.0 - 1e-6, 2.0], 2) == [0, 2]
 
 
 def throughput(view: NetworkView) -> float:

@@ -186,8 +186,8 @@ class Calibration:
 def apart(links: Sequence[DirectedLink]) -> list[list[DirectedLink]]:
     """The same directions in groups that may be tested at once.
 
-    No two of a group share a site, and together they are little work for the machine. A direction that is more
-    than that by itself is alone in its group.
+    No two of a group share a site, and together they are little work for the machine. A direction that is
+    more than that by itself is alone in its group.
     """
     groups: list[list[DirectedLink]] = []
     for link in links:

@@ -13,10 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client import CollectorRegistry
+
 from testbed import sites
 from testbed.emulation import management, sysctls
 from testbed.emulation.calibrate import Calibration
 from testbed.emulation.environment import PYTHON, log_tail
+from testbed.emulation.metrics import DelayLineCollector, read_links
 from testbed.emulation.network import Network
 from testbed.emulation.rundir import RunDir
 from testbed.emulation.vswitch import VSwitch
@@ -26,6 +29,7 @@ from testbed.runner import batch, run
 from testbed.supervisor.processes import ProcessSpec
 from testbed.supervisor.state import Supervisor
 from testbed.telemetry import prometheus
+from testbed.telemetry.links import LinkCollector, MetricsServer
 from topologies import addressing
 from topologies.errors import StormbedError
 
@@ -66,7 +70,8 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     step("processes of the sites")
     for spec in process_specs(supervisor):
         supervisor.processes.start(spec)
-    wait_for_doors(supervisor)
+    serve_metrics(supervisor)
+    wait_for_processes(supervisor)
     step(f"up after {time.monotonic() - started:.1f} s")
     return {"seconds_s": time.monotonic() - started, "fidelity": fidelity}
 
@@ -168,20 +173,53 @@ def wait_for_controller(supervisor: Supervisor) -> dict[str, Any]:
     return last
 
 
-def wait_for_doors(supervisor: Supervisor) -> None:
-    """Until every site's sshd listens."""
-    addresses = {name: site.mgmt_ip for name, site in supervisor.info.sites.items()}
+def serve_metrics(supervisor: Supervisor) -> None:
+    """Offer the delay line's and the links' metrics on the management network, until this process ends."""
+    address = supervisor.info.management.supervisor
+    delay_line, links = CollectorRegistry(), CollectorRegistry()
+    delay_line.register(DelayLineCollector(supervisor.wan))
+    links.register(LinkCollector(partial(read_links, supervisor.wan)))
+    MetricsServer(delay_line, address, addressing.DELAY_LINE_METRICS_PORT)
+    MetricsServer(links, address, addressing.SUPERVISOR_METRICS_PORT)
 
-    def listening(name: str) -> bool:
-        require_running(supervisor, "sshd", sites.SiteFiles(supervisor.run_dir.path, name).log, name)
-        try:
-            socket.create_connection((addresses[name], addressing.SSHD_PORT), timeout=1).close()
-        except OSError:
-            return False
-        return True
 
-    for name in addresses:
-        wait_for(partial(listening, name), f"sshd of site {name} to listen", PROCESS_WAIT_S)
+def wait_for_processes(supervisor: Supervisor) -> None:
+    """Until everything that was started answers where it should."""
+    own = supervisor.info.management.supervisor
+    answers: Callable[[], bool]
+    for process in supervisor.processes.all():
+        spec = process.spec
+        if spec.name == "sshd" and spec.site:
+            address = supervisor.info.sites[spec.site].mgmt_ip
+            answers = partial(_listens, address, addressing.SSHD_PORT)
+        elif spec.name == "agent" and spec.site:
+            answers = (supervisor.run_dir.site(spec.site) / "agent.sock").exists
+        elif spec.name == "coordinator":
+            answers = partial(_listens, own, addressing.COORDINATOR_PORT)
+        elif spec.name == "prometheus":
+            answers = partial(_listens, own, addressing.PROMETHEUS_PORT)
+        else:
+            continue  # the network's own parts have answered before
+        where = f" of site {spec.site}" if spec.site else ""
+        wait_for(
+            partial(_ready, supervisor, spec, answers), f"the {spec.name}{where} to answer", PROCESS_WAIT_S
+        )
+
+
+def _ready(supervisor: Supervisor, spec: ProcessSpec, answers: Callable[[], bool]) -> bool:
+    log = spec.log
+    if spec.name == "sshd" and spec.site:
+        log = sites.SiteFiles(supervisor.run_dir.path, spec.site).log
+    require_running(supervisor, spec.name, log, spec.site)
+    return answers()
+
+
+def _listens(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def require_running(supervisor: Supervisor, name: str, log: Path, site: str | None = None) -> None:

@@ -291,17 +291,11 @@ def check_testbeds() -> list[Check]:
 
 def check_leftovers() -> Check:
     """What stands is fine; what is left of a testbed whose supervisor is gone is in nobody's use."""
-    from testbed.emulation.rundir import RunDir, read_info
-    from testbed.emulation.waiting import is_running
+    from testbed.emulation.launch import list_testbeds
 
-    up, dead = [], []
-    for path in sorted(_run_root().glob("*/")):
-        try:
-            info = read_info(RunDir(path))
-        except StormbedError:
-            info = None
-        alive = info is not None and is_running(info.pid, info.started_ticks)
-        (up if alive else dead).append(path.name)
+    found = list_testbeds()
+    up = [listed.name for listed in found if listed.alive]
+    dead = [listed.name for listed in found if not listed.alive]
     if dead:
         return degraded("leftovers", f"of {', '.join(dead)}", "nothing of it", "testbed clean")
     return ok("leftovers", f"none; up: {', '.join(up) or 'none'}")

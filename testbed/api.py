@@ -1,0 +1,373 @@
+"""`Testbed`: the Python door. What the command line does, these objects do.
+
+with Testbed.up("netstorm-9", name="mine", scale=0.5) as testbed:
+    testbed.sites["dc3"].run(["ping", "-c1", testbed.sites["dc1"].wan_ip])
+    testbed.link("dc1", "dc2").set(rate="50mbit")
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from testbed import sites as site_files
+from testbed.client import SupervisorClient
+from testbed.emulation.rundir import TestbedInfo
+from testbed.emulation.sites import enter_argv
+from testbed.emulation.waiting import wait_for
+from testbed.runner import Completed, run
+from testbed.standing import find, require_root
+from topologies.errors import DeadlineError, UsageError
+from topologies.load import load_topology
+from topologies.model import Topology
+from topologies.units import Delay, Loss, Rate
+
+if TYPE_CHECKING:
+    from testbed.telemetry.query import PrometheusClient
+
+__all__ = ["LinkHandle", "SiteHandle", "Testbed"]
+
+OnProgress = Callable[[str], None]
+
+
+class Testbed:
+    """A testbed that stands. Made by `Testbed.up` or `Testbed.attach`.
+
+    As a context manager it is taken down at the end, also after an exception.
+    """
+
+    __test__ = False  # not a test, whatever pytest makes of the name
+
+    def __init__(self, info: TestbedInfo) -> None:
+        self._info = info
+        self._client = SupervisorClient(info.name)
+        self._down = False
+
+    @classmethod
+    def up(
+        cls,
+        topology: str | Path | Topology,
+        *,
+        name: str | None = None,
+        scale: float = 1.0,
+        calibrate: bool = True,
+        on_progress: OnProgress | None = None,
+    ) -> Self:
+        """Bring a testbed up and return it.
+
+        Args:
+            topology: a name of the library, a file, or a Topology.
+            name: the testbed's; the topology's own when left out.
+            scale: every rate is multiplied by this.
+            calibrate: load all links together for two seconds, and give a verdict on their fidelity.
+            on_progress: is told each step.
+
+        Raises:
+            CannotHonourError: this machine lacks something, which is named with its fix. Nothing has been
+            made. UsageError: the name is taken. InvalidFileError: the topology file is wrong.
+        """
+        from testbed.doctor import preflight
+        from testbed.emulation import launch
+
+        network = topology if isinstance(topology, Topology) else load_topology(topology)
+        if scale != 1.0:
+            network = network.scaled(scale)
+        preflight()
+        chosen = default_name(network) if name is None else name
+        return cls(launch.up(network, chosen, on_progress=on_progress, calibrate=calibrate))
+
+    @classmethod
+    def attach(cls, name: str | None = None) -> Self:
+        """The testbed of this name, or the only one that stands.
+
+        Raises:
+            UsageError: there is none, or there are several and no name was given.
+        """
+        return cls(find(name))
+
+    @property
+    def name(self) -> str:
+        return self._info.name
+
+    @property
+    def info(self) -> TestbedInfo:
+        """Everything that was settled at `up`: addresses, pids, the fidelity verdict."""
+        return self._info
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the testbed's own files are; gone after `down`."""
+        return self._info.run_dir
+
+    @property
+    def ssh_config(self) -> Path:
+        """The file for `ssh -F`; Fabric takes it too."""
+        return site_files.ssh_config_path(self.run_dir)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The network as it came up, at scale."""
+        return self._info.load_topology()
+
+    @cached_property
+    def sites(self) -> Mapping[str, SiteHandle]:
+        """The sites by name, in the order of the topology."""
+        return MappingProxyType({name: SiteHandle(self, name) for name in self.topology.site_names})
+
+    def site(self, name: str) -> SiteHandle:
+        """One site; UsageError with the nearest name when there is none."""
+        self.topology.index(name)
+        return self.sites[name]
+
+    def link(self, src: str, dst: str) -> LinkHandle:
+        """The link between two sites, seen from the first.
+
+        Raises:
+            UsageError: no such site, or no link joins them.
+        """
+        return LinkHandle(self, src, dst)
+
+    @cached_property
+    def prometheus(self) -> PrometheusClient:
+        """A client of the testbed's Prometheus."""
+        from testbed.telemetry.query import PrometheusClient
+
+        return PrometheusClient(self._info.prometheus_url)
+
+    def call(self, verb: str, on_progress: OnProgress | None = None, **arguments: Any) -> Any:
+        """Ask the testbed's supervisor for one of its verbs; see `testbed.supervisor`."""
+        return self._client.call(verb, on_progress, **arguments)
+
+    def links(self) -> list[dict[str, Any]]:
+        """Every direction of every link as configured now, with its counters."""
+        return list(self.call("links"))
+
+    def run(
+        self,
+        experiment: str | Path,
+        *,
+        out: str | Path = "runs",
+        on_progress: OnProgress | None = None,
+        **overrides: Any,
+    ) -> Path:
+        """Run an experiment on this testbed and return its run directory.
+
+        Args:
+            experiment: a name of the library or a file; its network must be this testbed's.
+            out: the folder that receives the run directory.
+            on_progress: is told each step.
+            overrides: top-level keys that replace those of the file, such as `scale=0.5` or `repeats=3`.
+
+        Raises:
+            RunFailedError: something failed on the way; the run directory tells as well.
+            UsageError: the experiment is for another network.
+        """
+        from testbed.experiments.run import run_experiment
+        from testbed.experiments.spec import open_experiment
+
+        say = on_progress or (lambda text: None)
+        return run_experiment(
+            open_experiment(experiment, overrides), out=Path(out), testbed=self.name, say=say
+        )
+
+    def down(self, on_progress: OnProgress | None = None) -> None:
+        """Take the testbed away. Nothing of it remains; a second call does nothing.
+
+        Raises:
+            CleanupError: something of it could not be removed; the message names it.
+        """
+        from testbed.emulation import launch
+
+        self.close()
+        if self._down:
+            return
+        launch.down(self.name, on_progress=on_progress)
+        self._down = True
+
+    def close(self) -> None:
+        """Let go of connections; the testbed goes on standing."""
+        if "prometheus" in self.__dict__:
+            self.prometheus.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def __repr__(self) -> str:
+        return f"Testbed({self.name!r}, {len(self.topology.sites)} sites)"
+
+
+def default_name(topology: Topology) -> str:
+    """What a testbed of this topology is called when no name is given: the topology's, in the letters
+    allowed.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", topology.name.lower()).strip("-")
+    return plain[:32].rstrip("-") or "testbed"
+
+
+class SiteHandle:
+    """A site of a testbed: a place to run commands."""
+
+    def __init__(self, testbed: Testbed, name: str) -> None:
+        self._testbed = testbed
+        self.name = name
+
+    @property
+    def index(self) -> int:
+        """Its rank in the topology."""
+        return self._testbed.info.sites[self.name].index
+
+    @property
+    def wan_ip(self) -> str:
+        """Its address on the shaped WAN, where training traffic goes."""
+        return self._testbed.info.sites[self.name].wan_ip
+
+    @property
+    def mgmt_ip(self) -> str:
+        """Its address on the management network, which is never shaped."""
+        return self._testbed.info.sites[self.name].mgmt_ip
+
+    def argv(self, command: Sequence[str]) -> list[str]:
+        """The command line that runs a command inside this site's namespaces, from the machine itself."""
+        home = site_files.SiteFiles(self._testbed.run_dir, self.name).home
+        return enter_argv(self._testbed.name, self.name, ["env", f"--chdir={home}", *command])
+
+    def environment(self) -> dict[str, str]:
+        """What every process at the site finds in its environment."""
+        return site_files.site_environment(self._testbed.run_dir, self.name)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,
+    ) -> Completed:
+        """Run a command at the site to its end, in the site's home.
+
+        Args:
+            argv: the program and its arguments.
+            timeout: seconds after which it is killed.
+            check: raise when its status is not zero.
+            env: variables added to the site's own.
+            input: text for its standard input.
+
+        Raises:
+            CommandError: its status was not zero and `check` holds.
+            DeadlineError: it did not end in time.
+        """
+        require_root("a command at a site")
+        environment = self.environment() | dict(env or {})
+        return run(self.argv(argv), timeout=timeout, check=check, env=environment, input=input)
+
+    def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, log: str | Path | None = None
+    ) -> int:
+        """Start a command that goes on by itself; returns its pid inside the testbed, for `kill`.
+
+        Args:
+            log: a file for its output; one in the site's directory when left out.
+        """
+        result = self._testbed.call(
+            "spawn", site=self.name, argv=list(argv), env=dict(env or {}), log=log and str(log)
+        )
+        return int(result["pid"])
+
+    def processes(self) -> list[dict[str, Any]]:
+        """What runs at the site."""
+        return list(self._testbed.call("processes", site=self.name))
+
+    def kill(self, pid: int, *, grace: float = 5.0) -> None:
+        """End a process of the site: SIGTERM, and SIGKILL when it is still there after `grace` seconds.
+
+        Raises:
+            UsageError: the site has no such process.
+            DeadlineError: it is there even after SIGKILL.
+        """
+
+        if pid == self._testbed.call("sites")[self.name]["pid"]:
+            raise UsageError(
+                f"process {pid} holds the namespaces of {self.name}; with it the whole site would go",
+                hint=f"testbed down {self._testbed.name} takes everything away",
+            )
+
+        def gone() -> bool:
+            return all(process["pid"] != pid or process["status"] is not None for process in self.processes())
+
+        self._testbed.call("kill", site=self.name, pid=pid)
+        try:
+            wait_for(gone, f"process {pid} at {self.name} to end", grace, step=0.1)
+        except DeadlineError:
+            self._testbed.call("kill", site=self.name, pid=pid, signal_name="SIGKILL")
+            wait_for(gone, f"process {pid} at {self.name} to end after SIGKILL", 5.0, step=0.1)
+
+
+class LinkHandle:
+    """A link of a testbed, seen from `src`. Changes take effect at once and lose no packet."""
+
+    def __init__(self, testbed: Testbed, src: str, dst: str) -> None:
+        topology = testbed.topology
+        topology.between(topology.index(src), topology.index(dst))
+        self._testbed = testbed
+        self.src = src
+        self.dst = dst
+
+    def set(
+        self,
+        *,
+        rate: str | Rate | None = None,
+        delay: str | Delay | None = None,
+        jitter: str | Delay | None = None,
+        loss: str | Loss | None = None,
+        one_way: bool = False,
+    ) -> None:
+        """Change the link's shape; what is left out stays.
+
+        Args:
+            rate, delay, jitter, loss: with their units, "50mbit", "20ms", "0.1%".
+            one_way: change only the direction from `src` to `dst`.
+        """
+        asked = {
+            "rate": (Rate, rate),
+            "delay": (Delay, delay),
+            "jitter": (Delay, jitter),
+            "loss": (Loss, loss),
+        }
+        changes: dict[str, Any] = {
+            key: str(kind.parse(value) if isinstance(value, str) else value)
+            for key, (kind, value) in asked.items()
+            if value is not None
+        }
+        if not changes:
+            raise UsageError(
+                f"nothing to change on the link {self.src} - {self.dst}", hint="give a rate, for example"
+            )
+        self._testbed.call("link_set", src=self.src, dst=self.dst, both=not one_way, **changes)
+
+    def down(self) -> None:
+        """Cut the link, both directions; its two switches see their ports go down."""
+        self._testbed.call("link_down", src=self.src, dst=self.dst)
+
+    def up(self) -> None:
+        """Mend it again."""
+        self._testbed.call("link_up", src=self.src, dst=self.dst)
+
+    def reset(self) -> None:
+        """Back to what the topology declares, both directions, and up."""
+        self._testbed.call("link_reset", src=self.src, dst=self.dst)
+
+    def show(self) -> list[dict[str, Any]]:
+        """Both directions as configured now, with their counters; the one from `src` first."""
+        ends = [(self.src, self.dst), (self.dst, self.src)]
+        rows = {(row["src"], row["dst"]): row for row in self._testbed.links()}
+        return [rows[end] for end in ends]

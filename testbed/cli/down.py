@@ -1,0 +1,20 @@
+"""`testbed down [NAME]`: take a testbed away."""
+
+from __future__ import annotations
+
+import typer
+
+from testbed.cli.output import progress
+from testbed.cli.select import NameArgument, attach
+
+
+def register(app: typer.Typer) -> None:
+    app.command("down")(down)
+
+
+def down(name: NameArgument = None) -> None:
+    """Take a testbed away with everything that runs in it; nothing of it remains."""
+    testbed = attach(name, "down")
+    with progress() as say:
+        testbed.down(on_progress=say)
+    typer.echo(f"{testbed.name} is down")

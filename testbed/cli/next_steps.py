@@ -1,0 +1,36 @@
+"""`testbed next-steps`: what to type while a testbed stands."""
+
+from __future__ import annotations
+
+import typer
+
+from testbed.api import Testbed
+from testbed.cli.output import print_table
+from testbed.cli.select import NameOption
+from testbed.standing import standing
+
+
+def register(app: typer.Typer) -> None:
+    app.command("next-steps")(next_steps)
+
+
+def next_steps(name: NameOption = None) -> None:
+    """Print what to type next."""
+    testbed = Testbed.attach(name)
+    flag = f" --name {testbed.name}" if len(standing()) > 1 else ""
+    first, last = testbed.topology.site_names[0], testbed.topology.site_names[-1]
+    peer = testbed.topology.site_names[testbed.topology.neighbours(0)[0]]
+    typer.echo(f"{testbed.name} stands. Next:\n")
+    print_table(
+        ("", ""),
+        [
+            (f"testbed status --watch{flag}", "links, sites and iterations, live"),
+            (f"testbed exec {last}{flag} -- ping -c3 {testbed.sites[first].wan_ip}", "a command at a site"),
+            (f"ssh -F {testbed.ssh_config} {last}", "the same door for ssh, scp and Fabric"),
+            (f"testbed link set {first} {peer} --rate 20mbit{flag}", "change a link while it runs"),
+            (f"testbed run quickstart{flag}", "train under two schedulers again"),
+            ("testbed report", "the tables of the last run"),
+            (testbed.info.prometheus_url, "Prometheus"),
+            (f"testbed down {testbed.name}", "take it away"),
+        ],
+    )

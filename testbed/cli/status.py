@@ -1,0 +1,248 @@
+"""`testbed status`: links, sites and the current run, once or live."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from testbed.cli.list import age
+from testbed.cli.output import SCHEMA, Format, FormatOption, console, make_table, mbps, print_json
+from testbed.cli.select import NameArgument, attach
+from testbed.standing import standing
+from testbed.status import JobStatus, LinkStatus, SiteStatus, Snapshot, StatusReader
+from topologies.errors import StormbedError
+
+INTERVAL_S = 1.0
+# Long enough for a rate to mean something, short enough not to be noticed.
+FIRST_WINDOW_S = 0.5
+BUSY_RATIO = 0.9
+# The width from which the links stand beside the sites.
+SIDE_BY_SIDE = 126
+
+
+def register(app: typer.Typer) -> None:
+    app.command("status")(status)
+
+
+def status(
+    name: NameArgument = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Redraw each second; q or Ctrl-C ends.")
+    ] = False,
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Show configured and achieved rates, sites, agents, and the scheduler and iteration of the current
+    run.
+    """
+    testbed = attach(name, "status")
+    reader = StatusReader(testbed)
+    reader.read()
+    try:
+        if watch:
+            _watch(reader, format)
+        else:
+            _pause(FIRST_WINDOW_S)
+            snapshot = reader.read()
+            if format is Format.JSON:
+                print_json(snapshot.as_dict())
+            else:
+                console().print(render(snapshot))
+    finally:
+        reader.close()
+
+
+# --- Live -------------------------------------------------------------------------------------------------
+
+
+def _watch(reader: StatusReader, format: Format) -> None:
+    snapshots = _each_second(reader)
+    if format is Format.JSON:
+        for snapshot in snapshots:
+            typer.echo(json.dumps({"schema": SCHEMA, **snapshot.as_dict()}))
+    elif not sys.stdout.isatty():
+        for snapshot in snapshots:
+            console().print(render(snapshot), "")
+    else:
+        screen = Console(highlight=False)
+        with Live(console=screen, screen=True, auto_refresh=False) as live:
+            for snapshot in snapshots:
+                live.update(render(snapshot, screen.size), refresh=True)
+
+
+def _each_second(reader: StatusReader) -> Iterator[Snapshot]:
+    """A snapshot a second until q, Ctrl-C, or the end of the testbed."""
+    try:
+        with _keys() as pressed:
+            due = time.monotonic() + FIRST_WINDOW_S
+            while True:
+                if pressed(max(0.0, due - time.monotonic())) in ("q", "Q", "\x03"):
+                    return
+                due = time.monotonic() + INTERVAL_S
+                yield reader.read()
+    except KeyboardInterrupt:
+        return
+    except StormbedError as error:
+        if any(info.name == reader.name for info in standing()):
+            raise
+        typer.echo(f"testbed {reader.name} is down ({error.message})", err=True)
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """A function that waits so many seconds for a key and returns it, or "" when none was pressed."""
+    if not sys.stdin.isatty():
+        yield _pause
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def pressed(seconds: float) -> str:
+        ready, _, _ = select.select([terminal], [], [], seconds)
+        return os.read(terminal, 1).decode(errors="replace") if ready else ""
+
+    try:
+        tty.setcbreak(terminal)
+        yield pressed
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _pause(seconds: float) -> str:
+    """Let a window of measurement pass."""
+    time.sleep(seconds)
+    return ""
+
+
+# --- Drawing ----------------------------------------------------------------------------------------------
+
+
+def render(snapshot: Snapshot, size: tuple[int, int] | None = None) -> RenderableType:
+    """The whole picture.
+
+    Args:
+        snapshot: what to draw.
+        size: width and height of the screen. Links that would not fit are then left out, the least busy
+        first,
+            and a wide screen has them beside the sites. Without it nothing is left out.
+    """
+    head = _head(snapshot)
+    jobs, sites = _jobs(snapshot.jobs), _sites(snapshot.sites)
+    if size is None:
+        return Group(*head, "", jobs, "", sites, "", _links(snapshot.links, len(snapshot.links)))
+    width, height = size
+    # A table's column heads, the blank lines between the parts, and the line that tells what is left out.
+    room = height - len(head) - max(1, len(snapshot.jobs)) - 5
+    if width < SIDE_BY_SIDE:
+        links = _links(snapshot.links, max(3, room - len(snapshot.sites) - 2))
+        return Group(*head, "", jobs, "", sites, "", links)
+    beside = Table.grid(padding=(0, 4, 0, 0))
+    beside.add_row(_links(snapshot.links, max(3, room)), sites)
+    return Group(*head, "", jobs, "", beside)
+
+
+def _head(snapshot: Snapshot) -> list[Text]:
+    state = Text("up" if snapshot.healthy else "unhealthy", style="green" if snapshot.healthy else "red")
+    first = Text.assemble(
+        (snapshot.name, "bold"), f" ({snapshot.topology}) ", state, f" for {age(snapshot.up_s)}"
+    )
+    verdict = (snapshot.fidelity or {}).get("verdict")
+    if verdict:
+        first.append(f", {verdict}")
+    lines = [
+        first,
+        Text(f"Prometheus {snapshot.prometheus_url}   ssh -F {snapshot.ssh_config} SITE", style="dim"),
+    ]
+    if snapshot.ended_processes:
+        lines.append(Text(f"ended: {', '.join(snapshot.ended_processes)}", style="red"))
+    if not snapshot.prometheus_up:
+        lines.append(Text("Prometheus does not answer: agents and iterations are not known", style="yellow"))
+    return lines
+
+
+def _jobs(jobs: Sequence[JobStatus]) -> RenderableType:
+    if not jobs:
+        return Text("no run is going on", style="dim")
+    return make_table(
+        ("run", "segment", "scheduler", "iteration", "sync s", "policy"),
+        [
+            (
+                job.job,
+                job.segment,
+                job.scheduler,
+                job.iteration,
+                "-" if job.synchronisation_s is None else f"{job.synchronisation_s:.3f}",
+                job.policy_version,
+            )
+            for job in jobs
+        ],
+    )
+
+
+def _sites(sites: Sequence[SiteStatus]) -> Table:
+    words = {
+        True: Text("up", style="green"),
+        False: Text("down", style="red"),
+        None: Text("?", style="yellow"),
+    }
+    return make_table(
+        ("site", "agent", "workers", "cores", "MB", "WAN", "management"),
+        [
+            (
+                site.site,
+                words[site.agent_up],
+                site.workers,
+                "-" if site.cpu_ratio is None else f"{site.cpu_ratio:.2f}",
+                f"{site.rss_bytes / 1e6:.0f}",
+                site.wan_ip,
+                site.mgmt_ip,
+            )
+            for site in sites
+        ],
+    )
+
+
+def _links(links: Sequence[LinkStatus], room: int) -> RenderableType:
+    shown = list(links)
+    if len(shown) > room:
+        busiest = sorted(links, key=lambda link: link.utilisation_ratio or 0.0, reverse=True)[:room]
+        shown = [link for link in links if link in busiest]
+    table = make_table(
+        ("from", "to", "", "Mbit/s", "achieved", "used", "delay ms", "queue kB", "drops"),
+        [_link(link) for link in shown],
+    )
+    if len(shown) == len(links):
+        return table
+    return Group(table, Text(f"and {len(links) - len(shown)} less busy ones", style="dim"))
+
+
+def _link(link: LinkStatus) -> tuple[str | Text, ...]:
+    used = Text("-")
+    if link.utilisation_ratio is not None:
+        used = Text(
+            f"{link.utilisation_ratio:.0%}", style="yellow" if link.utilisation_ratio >= BUSY_RATIO else ""
+        )
+    return (
+        link.src,
+        link.dst,
+        Text(link.state, style="" if link.state == "up" else "red"),
+        mbps(link.configured_bps),
+        "-" if link.achieved_bps is None else mbps(link.achieved_bps),
+        used,
+        f"{link.delay_s * 1e3:g}",
+        f"{link.backlog_bytes / 1e3:.0f}",
+        Text(str(link.drops), style="red" if link.drops_per_s else ""),
+    )

@@ -1,0 +1,88 @@
+"""`testbed up TOPOLOGY`: bring a testbed to life."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from testbed.api import Testbed, default_name
+from testbed.cli.output import Format, FormatOption, count, print_json, progress
+from testbed.standing import require_root, standing
+from topologies.errors import UsageError
+from topologies.load import load_topology
+from topologies.model import Topology
+
+
+def register(app: typer.Typer) -> None:
+    app.command("up")(up)
+
+
+def up(
+    topology: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="A library name or a file.")],
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="The testbed's name; the topology's when left out.")
+    ] = None,
+    scale: Annotated[float, typer.Option("--scale", help="Multiply every rate by this.")] = 1.0,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate/--no-calibrate", help="Load all links together and give a verdict.")
+    ] = True,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Be content with a testbed of this name and network that is up.")
+    ] = False,
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Bring up switches, routes, sites with SSH and agents, and Prometheus; all stands until `down`."""
+    # The file first: it is wrong or right whoever reads it, on whatever machine.
+    network = load_topology(topology)
+    if scale != 1.0:
+        network = network.scaled(scale)
+    require_root("`testbed up`")
+    chosen = default_name(network) if name is None else name
+    testbed = reusable(chosen, network) if reuse else None
+    if testbed is None:
+        with progress() as say:
+            testbed = Testbed.up(network, name=chosen, calibrate=calibrate, on_progress=say)
+    if format is Format.JSON:
+        print_json(summary(testbed))
+    else:
+        typer.echo(
+            f"{testbed.name} stands: {count(testbed.topology.sites, 'site')}, "
+            f"{count(testbed.topology.links, 'link')} ({testbed.topology.name})"
+        )
+        typer.echo(f"  ssh -F {testbed.ssh_config} {testbed.topology.site_names[0]}")
+        typer.echo(f"  Prometheus {testbed.info.prometheus_url}")
+
+
+def reusable(name: str, network: Topology) -> Testbed | None:
+    """The testbed of this name if it is up with this very network; None when it is not up.
+
+    Raises:
+        UsageError: it is up with another network.
+    """
+    for info in standing():
+        if info.name == name:
+            if info.topology != network.to_dict():
+                raise UsageError(
+                    f"testbed {name} is up with another network ({info.topology['name']})",
+                    hint=f"testbed down {name}, or another --name",
+                )
+            typer.echo(f"{name} is up already", err=True)
+            return Testbed(info)
+    return None
+
+
+def summary(testbed: Testbed) -> dict[str, Any]:
+    info = testbed.info
+    return {
+        "name": info.name,
+        "topology": testbed.topology.name,
+        "run_dir": str(testbed.run_dir),
+        "ssh_config": str(testbed.ssh_config),
+        "prometheus_url": info.prometheus_url,
+        "controller_url": info.controller_url,
+        "sites": {
+            name: {"wan_ip": site.wan_ip, "mgmt_ip": site.mgmt_ip} for name, site in info.sites.items()
+        },
+        "fidelity": info.fidelity,
+    }

@@ -1,0 +1,154 @@
+"""The status: what counters and metrics come to, and how it is drawn."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from testbed import status
+from testbed.cli.status import render
+from testbed.status import JobStatus, LinkStatus, SiteStatus, Snapshot
+from testbed.telemetry.query import Series
+
+
+def row(src: str, dst: str, rate_bps: float = 100e6, **changes: Any) -> dict[str, Any]:
+    values = {"src": src, "dst": dst, "rate_bps": rate_bps, "delay_s": 0.01, "state": "up"}
+    return values | {"counters": {"backlog_bytes": 5000}} | changes
+
+
+def test_rates_are_differences_over_the_time_between_two_looks() -> None:
+    before = {("a", "b"): (1_000_000, 3), ("b", "a"): (0, 0)}
+    now = {("a", "b"): (13_500_000, 7), ("b", "a"): (0, 0)}
+    forward, backward = status.link_statuses([row("a", "b"), row("b", "a")], before, now, 2.0)
+    assert forward.achieved_bps == pytest.approx(50e6)
+    assert forward.utilisation_ratio == pytest.approx(0.5)
+    assert (forward.drops, forward.drops_per_s) == (7, 2.0)
+    assert backward.achieved_bps == 0
+
+
+def test_the_first_look_has_no_rates() -> None:
+    (link,) = status.link_statuses([row("a", "b")], None, {("a", "b"): (10, 1)}, 0.0)
+    assert (link.achieved_bps, link.utilisation_ratio, link.drops_per_s, link.drops) == (None, None, None, 1)
+
+
+def test_counters_that_went_back_are_not_negative_rates() -> None:
+    (link,) = status.link_statuses([row("a", "b")], {("a", "b"): (100, 9)}, {("a", "b"): (10, 1)}, 1.0)
+    assert (link.achieved_bps, link.drops_per_s) == (0, 0)
+
+
+def test_jobs_come_from_the_agents_metrics() -> None:
+    def series(value: float, **labels: str) -> Series:
+        return Series({"job": "r1", **labels}, ((100.0, value),))
+
+    metrics = dict.fromkeys(status.JOB_QUERIES, ())
+    segments, iterations, versions, seconds = status.JOB_QUERIES
+    metrics[segments] = (series(1, segment="netstorm-1", scheduler="netstorm"),)
+    metrics[iterations] = (series(7),)
+    metrics[versions] = (series(2),)
+    metrics[seconds] = (series(0.25),)
+    assert status.job_statuses(metrics) == (JobStatus("r1", "netstorm-1", "netstorm", 7, 2, 0.25),)
+    # 0/0 while nothing is synchronised
+    metrics[seconds] = (series(float("nan")),)
+    assert status.job_statuses(metrics)[0].synchronisation_s is None
+
+
+def test_a_process_of_the_testbed_that_ended_is_named_and_one_of_a_user_is_not() -> None:
+    processes = [
+        {"name": "agent", "site": "dc2", "status": -9},
+        {"name": "agent", "site": "dc1", "status": None},
+        {"name": "controller", "site": None, "status": 1},
+        {"name": "iperf3", "site": "dc1", "status": 0},
+    ]
+    assert status.ended_parts(processes) == ("agent of dc2", "controller")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another network namespace needs root")
+def test_use_of_a_site_counts_its_processes_and_its_distinct_workers() -> None:
+    script = (
+        "STORMBED_WORKER=0 sleep 60 & STORMBED_WORKER=0 sleep 60 & STORMBED_WORKER=1 sleep 60 & "
+        "echo ready; wait"
+    )
+    shell = subprocess.Popen(
+        ["unshare", "--net", "sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert shell.stdout is not None
+        shell.stdout.readline()
+        inode = Path(f"/proc/{shell.pid}/ns/net").stat().st_ino
+        deadline = time.monotonic() + 5
+        while len(status.site_uses({inode: "dc1"})["dc1"].workers) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        use = status.site_uses({inode: "dc1"})["dc1"]
+        assert use.processes == 4
+        assert use.workers == {"0", "1"}
+        assert use.rss_bytes > 0
+    finally:
+        os.killpg(shell.pid, 9)
+        shell.wait()
+
+
+# --- Drawing ----------------------------------------------------------------------------------------------
+
+
+def snapshot(links: int = 26, **changes: Any) -> Snapshot:
+    values: dict[str, Any] = {
+        "name": "try",
+        "topology": "netstorm-9",
+        "up_s": 75.0,
+        "healthy": True,
+        "ended_processes": (),
+        "fidelity": {"verdict": "faithful"},
+        "prometheus_url": "http://10.199.0.253:9090",
+        "ssh_config": "/run/stormbed/try/ssh_config",
+        "prometheus_up": True,
+        "links": tuple(
+            LinkStatus("dc1", f"x{k}", "up", 1e8, 0.01, k * 1e6, k / 100, 0, 0, 0.0) for k in range(links)
+        ),
+        "sites": tuple(
+            SiteStatus(f"dc{k}", f"10.0.0.{k}", f"10.199.0.{k}", True, 1, 3, 0.5, 10**8) for k in range(1, 10)
+        ),
+        "jobs": (JobStatus("r1", "netstorm-1", "netstorm", 7, 2, 0.25),),
+    }
+    return Snapshot(**(values | changes))
+
+
+def drawn(shown: Snapshot, size: tuple[int, int] | None = None) -> str:
+    console = Console(width=size[0] if size else 200, record=True, file=io.StringIO())
+    console.print(render(shown, size))
+    return console.export_text()
+
+
+def test_the_picture_names_scheduler_iteration_and_synchronisation_time() -> None:
+    text = drawn(snapshot())
+    for word in ("netstorm-1", "0.250", "faithful", "1m15s", "x25", "25%"):
+        assert word in text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 50), (140, 24), (200, 60)])
+def test_the_picture_fits_the_screen_and_keeps_the_busiest_links(size: tuple[int, int]) -> None:
+    text = drawn(snapshot(), size)
+    assert len(text.splitlines()) <= size[1]
+    assert "x25" in text
+
+
+def test_what_is_wrong_is_said() -> None:
+    text = drawn(snapshot(healthy=False, ended_processes=("agent of dc2",), prometheus_up=False, jobs=()))
+    for words in ("unhealthy", "agent of dc2", "Prometheus does not answer", "no run is going on"):
+        assert words in text
+
+
+def test_importing_the_package_is_light() -> None:
+    code = (
+        "import sys, testbed; "
+        "sys.exit(', '.join({'mininet', 'torch', 'fabric', 'rich', 'typer'} & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

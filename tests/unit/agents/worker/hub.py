@@ -12,10 +12,12 @@ import threading
 import traceback
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
+import torch._dynamo  # noqa: F401  (DDP loads it, which takes a second: once here, not in every child)
 import torch.distributed as dist
 
 from agents.worker import Options
@@ -205,58 +207,37 @@ def serve(pipes: list[Connection], fail_after: int | None, cause: str) -> None:
                     target.send(("results", seq, results_of(kind, everything, fields, r)))
 
 
-def run_ranks(
-    world: int,
-    body: Callable[[int, int], Any],
-    *,
-    fail_after: int | None = None,
-    cause: str = "site dc2 left: its agent is gone",
-    timeout: float = 60,
+def run_children(
+    bodies: list[Callable[[], Any]], timeout: float = 60, ready: Callable[[], Any] = list
 ) -> list[Any]:
-    """Runs `body(rank, world)` in one forked process per rank, inside an initialised group.
+    """Runs each body in a forked process of its own and returns what they returned.
 
-    Returns what each returned. A failing rank fails the caller with the rank's traceback.
+    `ready` is called here once all are started. A failing child fails the caller with the child's traceback.
     """
-    ends = [CONTEXT.Pipe() for _ in range(world)]
-    outcomes = [CONTEXT.Pipe(duplex=False) for _ in range(world)]
+    outcomes = [CONTEXT.Pipe(duplex=False) for _ in bodies]
 
-    def child(rank: int) -> None:
-        for other, (_, theirs) in enumerate(ends):
-            if other != rank:
-                theirs.close()
-        for ours, _ in ends:
-            ours.close()
-        client = HubClient(ends[rank][1], rank, world)
+    def child(number: int) -> None:
         try:
-            dist.init_process_group(
-                "stormbed",
-                store=dist.HashStore(),
-                rank=rank,
-                world_size=world,
-                pg_options=Options(client=client),
-            )
-            result = body(rank, world)
-            dist.destroy_process_group()
-            outcomes[rank][1].send((True, result))
+            outcome = (True, bodies[number]())
         except BaseException:
-            outcomes[rank][1].send((False, traceback.format_exc()))
+            outcome = (False, traceback.format_exc())
+        outcomes[number][1].send(outcome)
         os._exit(0)
 
-    processes = [CONTEXT.Process(target=child, args=(rank,), daemon=True) for rank in range(world)]
+    processes = [CONTEXT.Process(target=child, args=(n,), daemon=True) for n in range(len(bodies))]
     for process in processes:
         process.start()
-    for _, theirs in ends:
-        theirs.close()
-    server = threading.Thread(target=serve, args=([ours for ours, _ in ends], fail_after, cause), daemon=True)
-    server.start()
-    results = []
-    failed = []
-    for rank, (receiver, sender) in enumerate(outcomes):
+    ready()
+    results, failed = [], []
+    for number, (receiver, sender) in enumerate(outcomes):
         sender.close()
         if not receiver.poll(timeout):
-            failed.append(f"rank {rank} gave no answer within {timeout} s")
+            failed.append(f"child {number} gave no answer within {timeout} s")
             continue
-        ok, value = receiver.recv()
+        try:
+            ok, value = receiver.recv()
+        except EOFError:
+            ok, value = False, f"child {number} died"
         (results if ok else failed).append(value)
     for process in processes:
         process.join(5)
@@ -264,3 +245,36 @@ def run_ranks(
             process.kill()
     assert not failed, "\n".join(map(str, failed))
     return results
+
+
+def run_ranks(
+    world: int,
+    body: Callable[[int, int], Any],
+    *,
+    fail_after: int | None = None,
+    cause: str = "site dc2 left: its agent is gone",
+) -> list[Any]:
+    """Runs `body(rank, world)` in one forked process per rank, inside an initialised group."""
+    ends = [CONTEXT.Pipe() for _ in range(world)]
+
+    def rank_body(rank: int) -> Any:
+        for other, (ours, theirs) in enumerate(ends):
+            ours.close()
+            if other != rank:
+                theirs.close()
+        options = Options(client=HubClient(ends[rank][1], rank, world))
+        dist.init_process_group(
+            "stormbed", store=dist.HashStore(), rank=rank, world_size=world, pg_options=options
+        )
+        result = body(rank, world)
+        dist.destroy_process_group()
+        return result
+
+    def ready() -> None:
+        # Only now: a process must not be forked while threads of its parent hold locks.
+        for _, theirs in ends:
+            theirs.close()
+        pipes = [ours for ours, _ in ends]
+        threading.Thread(target=serve, args=(pipes, fail_after, cause), daemon=True).start()
+
+    return run_children([partial(rank_body, rank) for rank in range(world)], ready=ready)

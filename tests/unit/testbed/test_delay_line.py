@@ -1,0 +1,117 @@
+"""The delay line's rule, without sockets; the process itself is tested in tests/emulated."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.emulation.impairment import LATENESS_BOUNDS_S, Impairment, Pipe, quantile_s
+
+MS = 1_000_000
+
+
+def pipe(impairment: Impairment, limit_bytes: int = 2**30, seed: int = 1) -> Pipe:
+    return Pipe(impairment, limit_bytes, seed)
+
+
+@given(
+    delay=st.integers(0, 200 * MS),
+    jitter=st.integers(0, 300 * MS),
+    gaps=st.lists(st.integers(0, 5 * MS), min_size=1, max_size=60),
+    seed=st.integers(0, 1000),
+)
+def test_frames_keep_their_order_and_never_leave_before_they_came(
+    delay: int, jitter: int, gaps: list[int], seed: int
+) -> None:
+    line, now, releases = pipe(Impairment(delay, jitter), seed=seed), 0, []
+    for gap in gaps:
+        now += gap
+        release = line.admit(1500, now)
+        assert release is not None and release >= now
+        releases.append(release)
+    assert releases == sorted(releases)
+
+
+def test_without_jitter_the_delay_is_exact() -> None:
+    line = pipe(Impairment(delay_ns=10 * MS))
+    assert [line.admit(100, t) for t in (0, 5, 7 * MS)] == [10 * MS, 10 * MS + 5, 17 * MS]
+
+
+def test_a_lone_frame_is_delayed_evenly_within_the_jitter() -> None:
+    line = pipe(Impairment(delay_ns=20 * MS, jitter_ns=5 * MS))
+    delays = []
+    for i in range(2000):
+        now = i * 1000 * MS  # far apart: order does not bind
+        release = line.admit(100, now)
+        assert release is not None
+        delays.append((release - now) / MS)
+    assert 15 <= min(delays) < 15.1 and 24.9 < max(delays) <= 25
+    assert abs(sum(delays) / len(delays) - 20) < 0.3
+
+
+def test_loss_is_drawn_by_the_seed_and_as_often_as_declared() -> None:
+    def lost(seed: int) -> list[int]:
+        line = pipe(Impairment(loss=0.1), seed=seed)
+        return [i for i in range(5000) if line.admit(100, i) is None]
+
+    assert lost(1) == lost(1) != lost(2)
+    assert abs(len(lost(1)) - 500) < 4 * math.sqrt(5000 * 0.1 * 0.9)
+
+
+def test_drops_are_counted_by_cause() -> None:
+    line = pipe(Impairment(delay_ns=MS), limit_bytes=2500)
+    assert line.admit(1500, 0) is not None
+    assert line.admit(1500, 0) is None, "the second does not fit"
+    line.impairment = Impairment(blackhole=True)
+    assert line.admit(100, 0) is None
+    line.impairment = Impairment(loss=1.0)
+    assert line.admit(100, 0) is None
+    line.lost(1500, "queue")
+    assert line.counters.drops == {
+        "loss": 1,
+        "blackhole": 1,
+        "queue": 1,
+        "overflow": 1,
+        "down": 0,
+        "missed": 0,
+    }
+    assert (line.held_frames, line.held_bytes) == (0, 0)
+
+
+def test_a_changed_delay_does_not_let_frames_overtake() -> None:
+    line = pipe(Impairment(delay_ns=50 * MS))
+    assert line.admit(1, 0) == 50 * MS
+    line.impairment = Impairment(delay_ns=0)
+    assert line.admit(1, MS) == 50 * MS, "it waits behind the one ahead"
+    assert line.admit(1, 60 * MS) == 60 * MS
+
+
+def test_lateness_is_counted_in_buckets() -> None:
+    line = pipe(Impairment())
+    for late_ns in (10_000, 50_000, 2 * MS, 3 * MS, 500 * MS):
+        line.admit(100, 0)
+        line.released(100, late_ns)
+    counters = line.counters
+    assert (counters.frames, counters.bytes) == (5, 500)
+    assert sum(counters.lateness) == 5 and len(counters.lateness) == len(LATENESS_BOUNDS_S) + 1
+    assert counters.lateness[0] == 2 and counters.lateness[-1] == 1
+    assert counters.lateness[LATENESS_BOUNDS_S.index(2e-3)] == 1, "a bound belongs to its own bucket"
+
+
+def test_quantiles_are_bucket_bounds() -> None:
+    buckets = [0] * (len(LATENESS_BOUNDS_S) + 1)
+    assert quantile_s(buckets, 0.99) is None
+    buckets[0], buckets[3] = 99, 1
+    assert quantile_s(buckets, 0.5) == quantile_s(buckets, 0.99) == 50e-6
+    assert quantile_s(buckets, 0.999) == 150e-6
+    buckets[-1] = 10
+    assert quantile_s(buckets, 0.99) == float("inf")
+
+
+def test_only_a_bare_direction_is_left_to_the_kernel() -> None:
+    assert Impairment().is_none
+    assert not any(
+        i.is_none for i in (Impairment(1), Impairment(0, 1), Impairment(loss=0.1), Impairment(blackhole=True))
+    )

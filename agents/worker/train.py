@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DDP loads it when it is first made, for over a second: better before joining
 import torch.distributed as dist
 
 from agents.local import GRACE_SECONDS, LocalClient

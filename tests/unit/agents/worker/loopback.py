@@ -26,6 +26,15 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def entry_point(directory: Path) -> str:
+    """A PYTHONPATH on which the project looks installed: torch finds the backend's entry point there."""
+    info = directory / "installed-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\nstormbed = agents.worker.backend:register\n")
+    return f"{directory}:{Path.cwd()}"
+
+
 @dataclass
 class Loopback:
     """A topology's sites as processes here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from topologies.errors import RunFailedError
 
 from .collectives import CHECKS
 from .hub import run_children
-from .loopback import Loopback, loopback
+from .loopback import Loopback, entry_point, loopback
 
 torch.set_num_threads(1)
 
@@ -112,6 +113,31 @@ def test_collectives_over_agents(tmp_path):
 
         run_children([lambda rank=rank: body(rank) for rank in range(3)])
         coordinator.close_job("check")
+
+
+def test_the_script_of_the_documentation(tmp_path):
+    text = (Path(__file__).parents[4] / "docs" / "training.md").read_text()
+    script = tmp_path / "own_training.py"
+    script.write_text(re.search(r"```python\n(# own_training.py\n.*?)```", text, re.DOTALL)[1])
+    sites, path = {"dc1": 1, "dc2": 1}, entry_point(tmp_path)
+    with loopback(tmp_path, "pair") as world, CoordinatorClient(*world.coordinator) as coordinator:
+        coordinator.open_job({"job": "mine", "sites": sites, "scheduler": "netstorm", "deadline_s": 30})
+        workers = [
+            subprocess.Popen(
+                [sys.executable, str(script)],
+                env=world.environment("mine", site, RANK=str(rank), WORLD_SIZE="2", PYTHONPATH=path),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank, site in enumerate(sites)
+        ]
+        outputs = [worker.communicate(timeout=60)[0].splitlines() for worker in workers]
+        coordinator.close_job("mine")
+    assert [worker.returncode for worker in workers] == [0, 0]
+    for rank, lines in enumerate(outputs):
+        assert [line.rsplit(" ", 1)[0] for line in lines] == [f"rank {rank} step {i} loss" for i in range(5)]
+        losses = [float(line.rsplit(" ", 1)[1]) for line in lines]
+        assert losses[-1] < losses[0]
 
 
 def test_a_worker_that_dies_ends_the_others_with_its_name(tmp_path):

@@ -18,6 +18,7 @@ from agents.worker.training import Training
 from topologies.errors import InvalidFileError, RunFailedError, UsageError
 
 from .hub import run_ranks
+from .loopback import entry_point
 
 torch.set_num_threads(1)
 
@@ -172,11 +173,7 @@ def test_threads():
 
 
 def test_a_script_needs_no_import_of_ours(tmp_path):
-    """torch loads the entry point that the installed project has, here from a project of two files."""
-    info = tmp_path / "installed-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[torch.backends]\nstormbed = agents.worker.backend:register\n")
+    """torch loads the entry point that the installed project has."""
     script = """if True:
         import torch.distributed as dist
         assert dist.is_backend_available("stormbed")
@@ -185,7 +182,7 @@ def test_a_script_needs_no_import_of_ours(tmp_path):
         except RuntimeError as error:
             print(error)
     """
-    environment = {"PYTHONPATH": f"{tmp_path}:.", "RANK": "0", "WORLD_SIZE": "1", "PATH": ""}
+    environment = {"PYTHONPATH": entry_point(tmp_path), "RANK": "0", "WORLD_SIZE": "1", "PATH": ""}
     done = subprocess.run(
         [sys.executable, "-c", script],
         env=environment,

@@ -18,9 +18,14 @@ from testbed.experiments.recorder import LinkRecorder
 from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.spec import Compute, LoadedExperiment, Segment
 from testbed.experiments.workers import Workers, describe_end
+from testbed.telemetry.export import export_window
+from testbed.telemetry.query import PrometheusClient
 from topologies.errors import DeadlineError, RunFailedError, StormbedError
 
 POLL_S = 0.1
+JOIN_POLL_S = 0.25
+# Loading torch costs each worker a few seconds of a core that it shares with all others.
+JOIN_DEADLINE_S = 180.0
 END_GRACE_S = 20.0
 CAUSE_GRACE_S = 2.0
 ABORT_GRACE_S = 5.0
@@ -71,6 +76,7 @@ class EmulatedRun:
             for problem in problems:
                 self._run.events.write("problem", text=problem)
             self._keep_logs()
+            self._keep_metrics()
             self._run.finish(failure, self._links.fidelity(self._testbed.fidelity))
 
     def _conduct(self, coordinator: CoordinatorClient) -> None:
@@ -84,6 +90,7 @@ class EmulatedRun:
             }
         )
         self._start_workers()
+        self._await_workers(coordinator)
         for segment in self._experiment.segments:
             self._conduct_segment(coordinator, segment)
         coordinator.close_job(self._job)
@@ -102,6 +109,28 @@ class EmulatedRun:
             module=module,
             workers=[{"worker": worker.name, "pid": worker.process.pid} for worker in self._workers.running],
         )
+
+    def _await_workers(self, coordinator: CoordinatorClient) -> None:
+        """Wait until all workers have loaded what they need and joined: no segment counts that time."""
+        deadline = time.monotonic() + JOIN_DEADLINE_S
+        pause = threading.Event()
+        told = -1
+        while True:
+            self._check_alive()
+            jobs = {job["job"]: job for job in coordinator.status()["jobs"]}
+            job = jobs.get(self._job)
+            if job is None or job["failure"] is not None:
+                raise RunFailedError(f"the job stopped before it began: {job and job['failure']}")
+            joined, workers = int(job["joined"]), int(job["workers"])
+            if joined != told:
+                told = joined
+                self._say(f"{joined} of {workers} workers have joined")
+            if joined == workers:
+                self._run.events.write("workers-joined")
+                return
+            if time.monotonic() > deadline:
+                raise DeadlineError(f"{workers - joined} of {workers} workers to join", JOIN_DEADLINE_S)
+            pause.wait(JOIN_POLL_S)
 
     def _folder(self, row: WorkerRow) -> Path:
         return self._run.worker(row.site, row.worker)
@@ -161,13 +190,17 @@ class EmulatedRun:
             try:
                 while not _is_done(future, POLL_S):
                     self._check_alive()
-                    for line in follower.news():
-                        self._say(f"{segment.label}: {line} of {segment.iterations}")
+                    self._tell(segment, follower)
+                self._tell(segment, follower)
                 self._run.set_plan(segment.label, future.result()["plan"])
             except BaseException as error:
                 if not future.done():
                     self._abort(coordinator, str(error) or type(error).__name__)
                 raise
+
+    def _tell(self, segment: Segment, follower: TraceFollower) -> None:
+        for line in follower.news():
+            self._say(f"{segment.label}: {line} of {segment.iterations}")
 
     def _check_alive(self) -> None:
         ended = self._workers.ended()
@@ -212,6 +245,14 @@ class EmulatedRun:
                     (self._run.logs / name).write_bytes(file.read())
             except OSError as error:
                 self._run.events.write("problem", text=f"{log} could not be kept: {error}")
+
+    def _keep_metrics(self) -> None:
+        """Write what Prometheus has seen of this run into its directory."""
+        try:
+            with PrometheusClient(self._testbed.prometheus_url) as client:
+                export_window(client, self._run.manifest.started_s, time.time(), self._run.path)
+        except StormbedError as error:
+            self._run.events.write("problem", text=f"the metrics could not be kept: {error}")
 
 
 def compute_message(compute: Compute) -> str | dict[str, Any]:

@@ -84,7 +84,7 @@ def _scheduler_table(result: RunResult) -> Table:
         busiest = scheduler.busiest
         cells.append(f"{busiest.src}>{busiest.dst} {busiest.utilisation_ratio:.0%}" if busiest else NONE)
         if with_accuracy:
-            cells.append(NONE if scheduler.accuracy is None else f"{scheduler.accuracy:.1%}")
+            cells.append(_accuracy(scheduler))
         cells.append({True: "yes", False: "NO", None: NONE}[scheduler.parameters_agree])
         table.add_row(*cells)
     return table
@@ -93,6 +93,13 @@ def _scheduler_table(result: RunResult) -> Table:
 def _count(scheduler: SchedulerResult) -> str:
     warmup = f" + {scheduler.warmup} warm-up" if scheduler.warmup else ""
     return f"{scheduler.measured}{warmup}"
+
+
+def _accuracy(scheduler: SchedulerResult) -> str:
+    """With the number of iterations behind it, because schedulers may run different ones."""
+    if scheduler.accuracy is None:
+        return NONE
+    return f"{scheduler.accuracy:.1%} after {(scheduler.measured + scheduler.warmup) // scheduler.repeats}"
 
 
 def _notes(result: RunResult) -> list[Text]:

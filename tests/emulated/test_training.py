@@ -1,0 +1,62 @@
+"""Training across the emulated WAN comes to what a single process comes to, whatever the scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.experiments.run import run_experiment
+from testbed.experiments.spec import experiment_from_text
+from testbed.report.measurements import read_run
+from testbed.report.summary import summarise_run
+
+pytestmark = pytest.mark.emulated
+
+EXPERIMENT = """
+name: equality
+topology: {topology}
+training:
+  model: {model}
+  data: digits
+  batch: 16
+  lr: 0.1
+  momentum: 0.9
+  iterations: 20
+  chunk_elements: {chunk}
+  save_parameters: true
+schedulers:
+  - {{name: star, options: {{server: first}}}}
+  - netstorm
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Testbeds of others, who may have the same network standing, are not seen."""
+    monkeypatch.setenv("STORMBED_RUN_ROOT", str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("topology", "model", "chunk"), [("triangle", "2nn", 20_000), ("netstorm-9", "mlp-50k", 5_000)]
+)
+def test_twenty_iterations_equal_a_single_process(
+    tmp_path: Path, topology: str, model: str, chunk: int
+) -> None:
+    reference = pytest.importorskip("agents.worker.reference", reason="torch is not installed: unverified")
+    parameters = pytest.importorskip("agents.worker.parameters", reason="torch is not installed: unverified")
+    text = EXPERIMENT.format(topology=topology, model=model, chunk=chunk)
+    path = run_experiment(experiment_from_text(text), out=tmp_path / "runs", testbed=f"train-{topology}")
+    run = read_run(path)
+    result = summarise_run(run)
+    assert [scheduler.scheduler for scheduler in result.schedulers] == ["star-first", "netstorm"]
+    for scheduler in result.schedulers:
+        assert scheduler.measured == 20
+        # Every worker ends with the same parameters, to the bit.
+        assert scheduler.parameters_agree is True, scheduler.disagreeing
+        file = path / run.manifest.workers[0].directory / f"parameters-{scheduler.scheduler}.npz"
+        found = reference.compare(*parameters.load(file))
+        assert found.iterations == 20
+        assert found.parameters == scheduler.elements
+        assert found.moved > 0.01, "a training that moved nothing shows nothing"
+        assert found.within_tolerance, found

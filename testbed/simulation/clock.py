@@ -27,6 +27,11 @@ class VirtualClock:
         self._count += 1
         heapq.heappush(self._heap, (max(time_ns, self.now_ns), self._count, action))
 
+    @property
+    def pending(self) -> int:
+        """Events still to come."""
+        return len(self._heap)
+
     def after(self, delay_ns: int, action: Action) -> None:
         self.at(self.now_ns + delay_ns, action)
 

@@ -35,7 +35,7 @@ SECOND = 1_000_000_000
 class WorldOptions:
     """What the fluid model adds to the topology.
 
-    efficiency         share of a link's rate that chunks get; 1 is the ideal network, TCP over Ethernet about 0.95
+    efficiency         share of a link's rate that chunks get: 1 is ideal, TCP over Ethernet about 0.95
     per_message_bytes  bytes that every chunk costs besides its own (a frame's header)
     control_delay_ns   one way between a site and the coordinator, on the management network
     relay              how a hop over several links travels: "flow" as one flow that shares all of them
@@ -56,7 +56,7 @@ REALISTIC = WorldOptions(efficiency=0.94, per_message_bytes=200, control_delay_n
 
 @dataclass
 class CollectiveRecord:
-    """One collective at every site: virtual times (-1 before they happen), elements delivered, sites left."""
+    """One collective at every site: virtual times (-1: not yet), elements delivered, sites left."""
 
     spec: CollectiveSpec
     ready_ns: list[int]
@@ -75,7 +75,13 @@ class CollectiveRecord:
 
 
 class World:
-    """One job on one topology. `failures` holds (site, sequence number, cause) of every failed collective."""
+    """One job on one topology.
+
+    records      of every collective begun, by sequence number
+    oldest_open  the first that is not complete at every site
+    failures     (site, sequence number, cause) of every failed collective
+    on_complete  called with (site, sequence number) when a collective is complete at a site
+    """
 
     def __init__(
         self,
@@ -99,6 +105,7 @@ class World:
         self.coordinator = CoordinatorMachine(job, topology.site_names)
         self.sites = [SiteMachine(job, k, topology.site_names) for k in range(self.n)]
         self.records: list[CollectiveRecord] = []
+        self.oldest_open = 0
         self.failures: list[tuple[int, int, str]] = []
         self.on_complete: Callable[[int, int], None] | None = None
         self._link_of = {(link.src, link.dst): link.index for link in topology.directed}
@@ -183,6 +190,8 @@ class World:
                 case Complete(seq):
                     self.records[seq].done_ns[site] = self.clock.now_ns
                     self.records[seq].left -= 1
+                    while self.oldest_open < len(self.records) and self.records[self.oldest_open].complete:
+                        self.oldest_open += 1
                     if self.on_complete is not None:
                         self.on_complete(site, seq)
                 case Failed(seq, cause):

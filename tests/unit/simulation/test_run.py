@@ -1,0 +1,151 @@
+"""Experiments in the simulated world: the run directory, times, repeatability, failures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from agents.compute import ComputeTime
+from testbed.experiments.manifest import read_manifest
+from testbed.experiments.spec import Compute, LoadedExperiment, experiment_from_text, open_experiment
+from testbed.report.measurements import read_run
+from testbed.simulation.run import compute_seconds, run_experiment
+from testbed.simulation.synchronise import synchronise
+from testbed.simulation.world import REALISTIC, WorldOptions
+from topologies.errors import RunFailedError
+from topologies.units import Delay
+
+SMALL = """
+name: small
+topology: triangle
+seed: 4
+training:
+  model: mlp-100k
+  iterations: 3
+  chunk_elements: 10000
+  compute: {mean: 200ms, cv: 0.3, sites: {dc2: 500ms}}
+schedulers: [star, netstorm]
+"""
+
+
+def small(tmp_path: Path, change: str = "", by: str = "") -> LoadedExperiment:
+    assert change in SMALL
+    return experiment_from_text(SMALL.replace(change, by) if change else SMALL)
+
+
+def test_the_directory_reads_like_any_run(tmp_path: Path) -> None:
+    said: list[str] = []
+    manifest = run_experiment(small(tmp_path), tmp_path / "run", said.append)
+    assert manifest.status == "completed"
+    run = read_run(tmp_path / "run")
+    assert run.problems == ()
+    assert run.manifest.world == "simulated"
+    assert run.manifest.fidelity.verdict == "exact"
+    elements = run.manifest.segments[0].elements
+    assert elements == pytest.approx(100_000, rel=0.01)
+    assert [segment.status for segment in run.manifest.segments] == ["completed", "completed"]
+    assert all(segment.plan is not None for segment in run.manifest.segments)
+    for iterations in run.iterations.values():
+        assert [i.complete for i in iterations] == [True] * 3
+        for iteration in iterations:
+            assert iteration.synchronisation_s is not None
+            assert iteration.iteration_s is not None
+            assert 0 < iteration.synchronisation_s < iteration.iteration_s
+    carried = sum(sample.carried_bytes for sample in run.links if sample.segment == "netstorm")
+    # Each of three iterations sends the model up and down both edges of its trees, and little besides.
+    assert carried == pytest.approx(3 * 4 * 4 * elements, rel=0.05)
+    assert any("netstorm" in text for text in said)
+
+
+def test_iterations_wait_for_the_slowest_and_traces_repeat(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run_experiment(small(tmp_path), tmp_path / name)
+    traces = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("trace.jsonl"))
+    assert len(traces) == 3
+    for trace in traces:
+        assert (tmp_path / "a" / trace).read_text() == (tmp_path / "b" / trace).read_text()
+    first = [json.loads(line) for line in (tmp_path / "a" / traces[0]).read_text().splitlines()]
+    assert [r["iteration"] for r in first] == [0, 1, 2, 0, 1, 2]
+    assert all(r["start_ns"] < r["ready_ns"] < r["done_ns"] == r["end_ns"] for r in first)
+    assert all(a["end_ns"] == b["start_ns"] for a, b in pairwise(first[:3]))
+
+
+def test_a_segment_takes_what_one_synchronisation_takes(tmp_path: Path) -> None:
+    """Without computing, on an ideal network, a run is one synchronisation after the other."""
+    experiment = open_experiment("quickstart")
+    run_experiment(experiment, tmp_path / "run", options=WorldOptions())
+    measured = read_run(tmp_path / "run").iterations
+    for name in ("star-first", "netstorm"):
+        alone = synchronise(experiment.topology, name, experiment.segments[0].elements, 100_000)
+        seconds = [i.synchronisation_s for i in measured[name]]
+        assert seconds == [pytest.approx(alone.seconds, rel=1e-6)] * len(seconds)
+
+
+def test_compute_times_are_those_of_the_emulated_workers() -> None:
+    compute = Compute(mean=Delay.parse("200ms"), cv=0.2, sites={"dc2": Delay.parse("1s")})
+    assert compute_seconds(compute, "dc1", 7, 3, 5) == ComputeTime(mean_s=0.2, cv=0.2).draw(7, 3, 5)
+    assert compute_seconds(compute, "dc2", 7, 3, 5) == ComputeTime(mean_s=1.0, cv=0.2).draw(7, 3, 5)
+    assert compute_seconds(Compute(), "dc1", 7, 3, 5) == 0.0
+
+
+def test_several_workers_a_site_are_ready_with_the_last(tmp_path: Path) -> None:
+    topology = tmp_path / "two.yaml"
+    topology.write_text(
+        "name: two\nsites: {a: {workers: 3}, b: {}}\n"
+        "links: [{endpoints: [a, b], rate: 100mbit, delay: 1ms}]\n"
+    )
+    text = SMALL.replace("topology: triangle", f"topology: {topology}").replace(", sites: {dc2: 500ms}", "")
+    run_experiment(experiment_from_text(text), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert [worker.rank for worker in run.manifest.workers] == [0, 1, 2, 3]
+    ready = []
+    for worker in run.manifest.workers:
+        trace = (tmp_path / "run" / worker.directory / "trace.jsonl").read_text().splitlines()
+        ready.append(json.loads(trace[0])["ready_ns"])
+    assert len(set(ready)) == 4
+    assert run.problems == ()
+
+
+def test_a_deadline_that_is_missed_fails_the_run_and_says_so(tmp_path: Path) -> None:
+    experiment = small(tmp_path, "iterations: 3", "iterations: 3\n  deadline_s: 2")
+    slow = experiment_from_text(experiment.text.replace("mlp-100k", "mlp-100m").replace("10000", "1000000"))
+    with pytest.raises(RunFailedError, match=r"deadline of 2 s missed; dc1 still waited for collective 0"):
+        run_experiment(slow, tmp_path / "run")
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest.status == "failed"
+    assert manifest.failure is not None
+    assert manifest.failure.exit_code == 5
+    assert [segment.status for segment in manifest.segments] == ["failed", "waiting"]
+
+
+def test_what_is_not_simulated_is_said(tmp_path: Path) -> None:
+    topology = tmp_path / "lossy.yaml"
+    topology.write_text(
+        "name: lossy\nsites: {a: {}, b: {}}\n"
+        "links: [{endpoints: [a, b], rate: 100mbit, loss: 0.1%, jitter: 1ms, delay: 5ms}]\n"
+    )
+    text = SMALL.replace("topology: triangle", f"topology: {topology}").replace(
+        "compute: {mean: 200ms, cv: 0.3, sites: {dc2: 500ms}}", "compute: real"
+    )
+    manifest = run_experiment(experiment_from_text(text), tmp_path / "run")
+    told = " ".join(manifest.fidelity.reasons)
+    payload = f"{REALISTIC.efficiency:.0%}"
+    for words in ("loss of 2 directed links", "jitter", "computation counts as no time", payload):
+        assert words in told
+
+
+def test_needs_neither_torch_nor_mininet_nor_fabric() -> None:
+    """The simulated world on a machine that has none of them."""
+    program = """
+import sys
+for name in ("torch", "mininet", "fabric", "paramiko", "invoke", "os_ken", "testbed.emulation"):
+    sys.modules[name] = None
+import testbed.cli, testbed.simulation.run, testbed.simulation.bounds, testbed.simulation.trials
+testbed.cli.build()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, capture_output=True)

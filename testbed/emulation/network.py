@@ -144,6 +144,7 @@ class Network:
         self.switches: list[Switch] = []
         self._paths = [path for paths in path_sets(topology, limit=1).values() for path in paths]
         self._fitted = (0, 0)
+        self.realtime = False
 
     def build(self) -> None:
         """Nodes, devices, addresses: everything but the bridges."""
@@ -170,6 +171,7 @@ class Network:
             "c0", controller=Controller, ip="127.0.0.1", port=addressing.OPENFLOW_PORT, protocol="tcp"
         )
         self.net.start()
+        self.realtime = self.vswitch.be_punctual()
         self.vswitch.enlarge_buffers(addressing.switch_name(0), addressing.HOST_PORT)
 
     def site_pid(self, k: int) -> int:

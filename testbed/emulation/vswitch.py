@@ -21,6 +21,8 @@ SCHEMA_FILE: Final = Path("/usr/share/openvswitch/vswitch.ovsschema")
 READ_BYTES: Final = 16 * 2**20
 WRITE_BYTES: Final = 512 * 2**20
 """More than the queues of every link together; the kernel takes memory only for what waits."""
+PRIORITY: Final = 5
+"""Below the delay line's, which sleeps most of the time and has deadlines to keep."""
 _SYS_PIDFD_GETFD: Final = 438
 """The same number on every architecture."""
 
@@ -57,6 +59,19 @@ class VSwitch:
         self.vsctl("--no-wait", "init")
         self.vsctl("--no-wait", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
         run(["ovs-vswitchd", f"unix:{self.directory / 'db.sock'}", *self._daemon("ovs-vswitchd")], timeout=30)
+
+    def be_punctual(self) -> bool:
+        """Ask for real-time scheduling of the switches, so that a busy machine does not delay the network.
+
+        With the cores busy computing, the round trip between two sites is 0.4 ms with it, and without it
+        2.4 ms and at times 8 ms. Refused in some containers; the return value says whether it was granted.
+        """
+        try:
+            for task in Path(f"/proc/{self.pid('ovs-vswitchd')}/task").iterdir():
+                os.sched_setscheduler(int(task.name), os.SCHED_RR, os.sched_param(PRIORITY))
+        except PermissionError:
+            return False
+        return True
 
     def _daemon(self, program: str) -> list[str]:
         pid_file, log = self.directory / f"{program}.pid", self.directory / f"{program}.log"

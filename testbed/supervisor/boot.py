@@ -62,6 +62,10 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     supervisor.wan = Wan(supervisor.topology, connect_delay_line(supervisor))
     supervisor.wan.start()
     network.start_switches()
+    realtime = network.realtime and supervisor.wan.delay_line.call("info")["realtime"]
+    supervisor.events.write("realtime", granted=realtime)
+    if not realtime:
+        step("real-time scheduling is not permitted: delays will grow while the machine is busy")
     step("controller")
     wait_for_controller(supervisor)
     fidelity = None
@@ -73,7 +77,7 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     serve_metrics(supervisor)
     wait_for_processes(supervisor)
     step(f"up after {time.monotonic() - started:.1f} s")
-    return {"seconds_s": time.monotonic() - started, "fidelity": fidelity}
+    return {"seconds_s": time.monotonic() - started, "fidelity": fidelity, "realtime": realtime}
 
 
 def prepare_namespaces(supervisor: Supervisor) -> None:

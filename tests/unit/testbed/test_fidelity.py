@@ -109,7 +109,7 @@ def test_the_report_as_data() -> None:
     assert (first["src"], first["dst"], first["together_bps"], first["alone_bps"]) == (
         "dc1",
         "dc2",
-        20e6,
+        31e6,
         36e6,
     )
     assert first["ratio"] == round(36 / 38, 4) and first["problems"] == []

@@ -1,0 +1,155 @@
+"""Real testbeds for tests: unique names, brought down whatever happens, and nothing of them left behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.client import SupervisorClient
+from testbed.emulation import launch, management
+from testbed.emulation.rundir import RunDir, TestbedInfo
+from testbed.emulation.sites import enter_argv, host_pids
+from testbed.emulation.waiting import wait_for
+from topologies.load import load_topology, topology_from_dict
+from topologies.model import Topology
+
+_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip loudly where testbeds cannot stand: every claim tested here is then unverified."""
+    reason = None
+    if os.geteuid() != 0:
+        reason = "needs root: what this test claims is UNVERIFIED on this machine"
+    else:
+        missing = [program for program in launch.PROGRAMS if shutil.which(program) is None]
+        if missing:
+            reason = f"needs {', '.join(missing)}: what this test claims is UNVERIFIED on this machine"
+    if reason:
+        for item in items:
+            if item.get_closest_marker("emulated"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+class Leftovers:
+    """What of a testbed is still on this machine, by the marks that only its own objects carry."""
+
+    def __init__(self, info: TestbedInfo) -> None:
+        assert info.init_pid is not None
+        self._info = info
+        self._pids = set(host_pids(info.init_pid).values())
+        self._starts = {pid: _start(pid) for pid in self._pids}
+        of = Path(f"/proc/{info.init_pid}/ns")
+        self._namespaces = {name: (of / name).stat().st_ino for name in ("net", "pid", "uts", "mnt")}
+        assert self._pids, "a running testbed has processes"
+
+    def find(self) -> list[str]:
+        """Processes, namespaces, interfaces and files that are still there."""
+        found = [f"process {pid}" for pid in self._pids if _start(pid) == self._starts[pid] is not None]
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            for name, number in self._namespaces.items():
+                try:
+                    if (entry / "ns" / name).stat().st_ino == number:
+                        found.append(f"{name} namespace of process {entry.name}")
+                except OSError:
+                    continue
+        if management.link_exists(self._info.interface):
+            found.append(f"interface {self._info.interface}")
+        return found
+
+
+def _start(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+class Site:
+    """Runs commands at a site."""
+
+    def __init__(self, testbed: str, name: str | None) -> None:
+        self._testbed, self.name = testbed, name
+
+    def run(self, *argv: str, timeout: float = 30, check: bool = True) -> str:
+        done = subprocess.run(
+            enter_argv(self._testbed, self.name, argv),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{argv} at {self.name}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def python(self, program: str, *arguments: str, timeout: float = 30) -> str:
+        return self.run(sys.executable, "-c", program, *arguments, timeout=timeout)
+
+    def start_python(self, program: str, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            enter_argv(self._testbed, self.name, [sys.executable, "-c", program, *arguments]),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+
+class Standing:
+    """A testbed of a test."""
+
+    def __init__(self, info: TestbedInfo) -> None:
+        self.info = info
+        self.name = info.name
+        self.client = SupervisorClient(info.name)
+        self.leftovers = Leftovers(info)
+
+    def site(self, name: str) -> Site:
+        return Site(self.name, name)
+
+    def supervisor(self) -> Site:
+        """The supervisor's own namespaces, where the switches are."""
+        return Site(self.name, None)
+
+    def wan_ip(self, name: str) -> str:
+        return self.info.sites[name].wan_ip
+
+
+@pytest.fixture(scope="session")
+def unique_name() -> Callable[[], str]:
+    """Names that no other test session on this machine uses: they hold this process's pid."""
+    return lambda: f"test-{os.getpid()}-{next(_numbers)}"
+
+
+Bring = Callable[..., Standing]
+
+
+@pytest.fixture(scope="module")
+def bring(unique_name: Callable[[], str]) -> Iterator[Bring]:
+    """Brings testbeds up for one test module; afterwards all are down and nothing of them is left."""
+    standing: list[Standing] = []
+
+    def up(topology: str | Topology | dict[str, object], **options: object) -> Standing:
+        if isinstance(topology, dict):
+            topology = topology_from_dict(topology)
+        elif isinstance(topology, str):
+            topology = load_topology(topology)
+        options.setdefault("calibrate", False)
+        info = launch.up(topology, unique_name(), **options)  # type: ignore[arg-type]
+        standing.append(Standing(info))
+        return standing[-1]
+
+    yield up
+    for testbed in standing:
+        if RunDir.of(testbed.name).path.exists():
+            launch.down(testbed.name)
+    for testbed in standing:
+        assert not RunDir.of(testbed.name).path.exists()
+        wait_for(lambda testbed=testbed: not testbed.leftovers.find(), f"{testbed.name} to leave nothing", 5)

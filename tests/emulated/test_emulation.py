@@ -1,0 +1,336 @@
+"""The emulated WAN carries what was declared, and changes while it carries."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+
+from testbed.emulation.waiting import wait_for
+from topologies.dscp import encode
+from topologies.errors import UsageError
+from topologies.paths import direct_path_number, path_sets
+
+pytestmark = pytest.mark.emulated
+
+TRIANGLE = {
+    "name": "triangle",
+    "sites": {"dc1": {}, "dc2": {}, "a-site-with-a-very-long-name": {}},
+    "defaults": {"rate": "50mbit"},
+    "links": [
+        {"endpoints": ["dc1", "dc2"]},
+        {"endpoints": ["dc2", "a-site-with-a-very-long-name"]},
+        {"endpoints": ["dc1", "a-site-with-a-very-long-name"], "delay": "10ms"},
+    ],
+}
+FAR = "a-site-with-a-very-long-name"
+
+SINK = """
+import socket, sys, time
+listener = socket.create_server((sys.argv[1], int(sys.argv[2]))); print("ready", flush=True)
+peer, _ = listener.accept()
+first = total = 0
+while data := peer.recv(1 << 20):
+    now = time.monotonic()
+    if not first: first, data = now, b""
+    total += len(data)
+    last = now
+print(total, last - first)
+"""
+
+SOURCE = """
+import socket, sys, time
+sock = socket.socket(); sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, int(sys.argv[4]))
+sock.connect((sys.argv[1], int(sys.argv[2])))
+end = time.monotonic() + float(sys.argv[3]); block = bytes(65536)
+while time.monotonic() < end: sock.send(block)
+"""
+
+COUNTER = """
+import socket, sys
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+sock.bind((sys.argv[1], 5002)); print("ready", flush=True); sock.settimeout(10)
+seen, order, last = set(), 0, -1
+while True:
+    try: data = sock.recv(2000)
+    except TimeoutError: break
+    number = int.from_bytes(data[:4], "big")
+    if number == 0xffffffff: break
+    order += number < last and number not in seen
+    seen.add(number); last = max(last, number)
+    sock.settimeout(3)
+print(len(seen), order)
+"""
+
+PACED = """
+import socket, sys, time
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); sock.connect((sys.argv[1], 5002))
+rate, seconds, size = float(sys.argv[2]), float(sys.argv[3]), 1472
+start, number = time.monotonic(), 0
+while (spent := time.monotonic() - start) < seconds:
+    while number < spent * rate / 8 / (size + 42):
+        sock.send(number.to_bytes(4, "big") + bytes(size - 4)); number += 1
+    time.sleep(0.002)
+time.sleep(0.5); sock.send(b"\\xff\\xff\\xff\\xff"); print(number)
+"""
+
+
+@pytest.fixture(scope="module")
+def triangle(bring):
+    return bring(TRIANGLE)
+
+
+@pytest.fixture
+def fresh(triangle):
+    """The triangle with every link as declared."""
+    triangle.client.call("link_reset")
+    return triangle
+
+
+class Transfer:
+    """TCP from one site to another for so long, as fast as it goes."""
+
+    ports = iter(range(5100, 6000))
+
+    def __init__(self, testbed, src: str, dst: str, seconds: float, tos: int = 0) -> None:
+        port, address = str(next(self.ports)), testbed.wan_ip(dst)
+        self._sink = testbed.site(dst).start_python(SINK, address, port)
+        assert self._sink.stdout.readline() == "ready\n"
+        self._source = testbed.site(src).start_python(SOURCE, address, port, str(seconds), str(tos))
+
+    def bps(self) -> float:
+        """The payload rate, once it is over."""
+        assert self._source.wait(timeout=30) == 0
+        total, spent = self._sink.communicate(timeout=30)[0].split()
+        return 8 * int(total) / float(spent)
+
+
+def rtt_ms(testbed, src: str, dst: str, count: int = 10) -> float:
+    """The median round trip over the direct path of neighbours."""
+    out = testbed.site(src).run("ping", "-n", "-c", str(count), "-i", "0.05", testbed.wan_ip(dst))
+    times = sorted(float(t) for t in re.findall(r"time=([\d.]+)", out))
+    assert len(times) == count
+    return times[count // 2]
+
+
+def test_a_site_is_what_a_user_expects(fresh) -> None:
+    site = fresh.site(FAR)
+    assert site.run("hostname").strip() == FAR
+    assert site.run("getent", "hosts", "dc1").split() == ["10.0.0.1", "dc1"]
+    assert site.run("getent", "hosts", "dc2-mgmt").split()[0] == fresh.info.sites["dc2"].mgmt_ip
+    assert site.run("cat", "/proc/sys/net/ipv4/tcp_congestion_control").strip() == "cubic"
+    devices = {d["ifname"]: d for d in json.loads(site.run("ip", "-j", "addr"))}
+    assert set(devices) == {"lo", "h3-wan", "mgmt"}
+    assert not [a for d in devices.values() for a in d["addr_info"] if a["family"] == "inet6"]
+    assert "htb" not in site.run("tc", "qdisc"), "nothing is shaped on a worker's own egress"
+    site.run("ping", "-c", "1", "-q", "localhost")
+
+
+def test_every_pair_is_joined_and_a_megabyte_passes(fresh) -> None:
+    for src in fresh.info.sites:
+        for dst in fresh.info.sites:
+            if src != dst:
+                fresh.site(src).run("ping", "-n", "-c", "1", "-W", "2", fresh.wan_ip(dst))
+    program = "import socket, sys; s = socket.create_connection((sys.argv[1], 5000)); "
+    sink = fresh.site("dc2").start_python(
+        "import socket, sys; s = socket.create_server((sys.argv[1], 5000)); print('ready', flush=True); "
+        "peer, _ = s.accept(); print(sum(len(data) for data in iter(lambda: peer.recv(65536), b'')))",
+        fresh.wan_ip("dc2"),
+    )
+    assert sink.stdout.readline() == "ready\n"
+    fresh.site("dc1").python(program + "s.sendall(bytes(10**6))", fresh.wan_ip("dc2"))
+    assert sink.communicate(timeout=10)[0] == f"{10**6}\n"
+
+
+def test_a_link_carries_its_declared_rate(fresh) -> None:
+    assert 0.88 <= Transfer(fresh, "dc1", "dc2", 2.0).bps() / 50e6 <= 1.0
+
+
+def test_the_declared_delay_is_there_and_no_more(fresh) -> None:
+    direct = encode(_direct_path(fresh, "dc1", FAR), 0)
+    out = fresh.site("dc1").run("ping", "-n", "-Q", str(direct), "-c", "10", "-i", "0.05", fresh.wan_ip(FAR))
+    times = sorted(float(t) for t in re.findall(r"time=([\d.]+)", out))
+    # The answer carries the request's TOS, so it comes back by the direct path too.
+    assert 20.0 <= times[5] < 24.0
+    assert rtt_ms(fresh, "dc1", "dc2") < 4.0
+
+
+def _direct_path(testbed, src: str, dst: str) -> int:
+    topology = testbed.info.load_topology()
+    number = direct_path_number(path_sets(topology), topology.index(src), topology.index(dst))
+    assert number is not None
+    return number
+
+
+def test_the_first_class_goes_before_the_last(fresh) -> None:
+    low = Transfer(fresh, "dc1", "dc2", 5.0, encode(0, 0))
+    wait_for(lambda: _class_bytes(fresh)[0] > 2e6, "class 0 to fill the link", 5)
+    high = Transfer(fresh, "dc1", "dc2", 3.0, encode(0, 7))
+    wait_for(lambda: _class_bytes(fresh)[7] > 2e6, "class 7 to take over", 5)
+    before = _class_bytes(fresh)
+    time.sleep(1.0)  # the window that is measured
+    gained = [b - a for a, b in zip(before, _class_bytes(fresh), strict=True)]
+    assert gained[7] > 0.9 * 50e6 / 8
+    assert gained[0] < 0.05 * gained[7]
+    assert high.bps() > 0.8 * 50e6
+    assert low.bps() > 0, "the last class goes on when the first is done"
+
+
+def _class_bytes(testbed, src: str = "dc1", dst: str = "dc2") -> list[int]:
+    (entry,) = [e for e in testbed.client.call("sample")["links"] if (e["src"], e["dst"]) == (src, dst)]
+    return list(entry["class_bytes"])
+
+
+def test_two_paths_carry_at_once(fresh) -> None:
+    """dc1 -> dc2 directly and by way of the third site: each path has its own link, so the two add up."""
+    direct = Transfer(fresh, "dc1", "dc2", 3.0, encode(0, 0))
+    around = Transfer(fresh, "dc1", "dc2", 3.0, encode(1, 0))
+    rates = direct.bps(), around.bps()
+    assert min(rates) > 0.8 * 50e6, rates
+
+
+def test_changing_the_rate_back_and_forth_loses_nothing(fresh) -> None:
+    """Paced datagrams at 0.8 of the lower rate, over eight changes: none lost, none out of order."""
+    sink = fresh.site("dc2").start_python(COUNTER, fresh.wan_ip("dc2"))
+    assert sink.stdout.readline() == "ready\n"
+    source = fresh.site("dc1").start_python(PACED, fresh.wan_ip("dc2"), str(0.8 * 20e6), "4.5")
+    for n in range(8):
+        time.sleep(0.5)  # the pace of the changes
+        fresh.client.call("link_set", src="dc1", dst="dc2", rate=("20mbit", "50mbit")[n % 2])
+    sent = int(source.communicate(timeout=30)[0])
+    seen, reordered = (int(word) for word in sink.communicate(timeout=30)[0].split())
+    assert (seen, reordered) == (sent, 0)
+    assert sent > 5000
+
+
+def test_a_changed_rate_holds_from_then_on(fresh) -> None:
+    fresh.client.call("link_set", src="dc1", dst="dc2", rate="25mbit")
+    assert 0.85 <= Transfer(fresh, "dc1", "dc2", 2.0).bps() / 25e6 <= 1.0
+    (row,) = [r for r in fresh.client.call("links") if (r["src"], r["dst"]) == ("dc1", "dc2")]
+    assert row["rate_bps"] == 25_000_000 and row["declared"]["rate_bps"] == 50_000_000
+    fresh.client.call("link_reset")
+    assert all(row["rate_bps"] == 50_000_000 for row in fresh.client.call("links"))
+
+
+def test_a_slow_reverse_direction_does_not_starve_the_fast_one(fresh) -> None:
+    fresh.client.call("link_set", src="dc2", dst="dc1", rate="2mbit")
+    slow = Transfer(fresh, "dc2", "dc1", 3.0)
+    fast = Transfer(fresh, "dc1", "dc2", 3.0)
+    assert fast.bps() > 0.85 * 50e6
+    assert slow.bps() > 0
+
+
+def test_delay_comes_and_goes_while_the_link_is_used(fresh) -> None:
+    assert rtt_ms(fresh, "dc1", "dc2") < 4
+    fresh.client.call("link_set", src="dc1", dst="dc2", both=True, delay="15ms")
+    assert 30 <= rtt_ms(fresh, "dc1", "dc2") < 34
+    assert {row["carrier"] for row in _rows(fresh, "dc1", "dc2")} == {"delay-line"}
+    fresh.client.call("link_set", src="dc1", dst="dc2", both=True, delay="0ms")
+    assert rtt_ms(fresh, "dc1", "dc2") < 4
+    assert {row["carrier"] for row in _rows(fresh, "dc1", "dc2")} == {"kernel"}
+
+
+def test_moving_between_kernel_and_delay_line_loses_nothing(fresh) -> None:
+    sink = fresh.site("dc2").start_python(COUNTER, fresh.wan_ip("dc2"))
+    assert sink.stdout.readline() == "ready\n"
+    source = fresh.site("dc1").start_python(PACED, fresh.wan_ip("dc2"), "10e6", "4.5")
+    for n in range(8):
+        time.sleep(0.5)  # the pace of the changes
+        fresh.client.call("link_set", src="dc1", dst="dc2", delay=("5ms", "0ms")[n % 2])
+    sent = int(source.communicate(timeout=30)[0])
+    seen, _ = (int(word) for word in sink.communicate(timeout=30)[0].split())
+    assert seen == sent
+
+
+def _rows(testbed, *ends: str) -> list[dict]:
+    return [row for row in testbed.client.call("links") if {row["src"], row["dst"]} == set(ends)]
+
+
+def test_a_cut_link_is_seen_by_its_switches_and_mends(fresh) -> None:
+    site, address = fresh.site("dc1"), fresh.wan_ip("dc2")
+    fresh.client.call("link_down", src="dc1", dst="dc2")
+    assert {row["state"] for row in _rows(fresh, "dc1", "dc2")} == {"down"}
+    assert "100% packet loss" in site.run("ping", "-c", "2", "-i", "0.1", "-W", "1", address, check=False)
+    fresh.client.call("link_up", src="dc1", dst="dc2")
+    site.run("ping", "-c", "2", "-i", "0.1", address)
+    assert 0.85 <= Transfer(fresh, "dc1", "dc2", 1.5).bps() / 50e6 <= 1.0, "it is shaped as before"
+
+
+def test_a_black_hole_swallows_one_direction_in_silence(fresh) -> None:
+    site, address = fresh.site("dc1"), fresh.wan_ip("dc2")
+    fresh.client.call("blackhole", src="dc1", dst="dc2")
+    assert "100% packet loss" in site.run("ping", "-c", "3", "-i", "0.1", "-W", "1", address, check=False)
+    there, back = _rows(fresh, "dc1", "dc2")
+    assert (there["state"], back["state"]) == ("blackhole", "up")
+    assert there["delay_line"]["drops"]["blackhole"] == 3
+    fresh.client.call("blackhole", src="dc1", dst="dc2", on=False)
+    site.run("ping", "-c", "2", "-i", "0.1", address)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"src": "dc1", "dst": "dc9", "rate": "5mbit"}, "no site 'dc9'"),
+        ({"src": "dc1", "dst": "dc2", "rate": "5"}, "'5' has no unit"),
+        ({"src": "dc1", "dst": "dc2", "rate": 5}, "5 has no unit"),
+        ({"src": "dc1", "dst": "dc2", "colour": "red"}, "a link has no 'colour'"),
+        ({"src": "dc1", "dst": "dc2"}, "no new value"),
+        ({}, "names no link"),
+    ],
+)
+def test_bad_changes_are_refused_and_change_nothing(fresh, arguments, message) -> None:
+    before = fresh.client.call("links")
+    with pytest.raises(UsageError, match=message):
+        fresh.client.call("link_set", **arguments)
+    keys = ("rate_bps", "delay_s", "loss_ratio", "carrier")
+    after = fresh.client.call("links")
+    assert [[row[k] for k in keys] for row in after] == [[row[k] for k in keys] for row in before]
+
+
+def test_calibration_finds_the_triangle_faithful(fresh) -> None:
+    stages: list[str] = []
+    report = fresh.client.call("calibrate", stages.append, seconds=1.5)
+    assert report["verdict"] == "faithful", report["reasons"]
+    assert len(report["links"]) == 6 and all(0.90 <= link["ratio"] <= 0.97 for link in report["links"])
+    assert stages[0] == "probing 6 directions"
+
+
+def test_calibration_names_a_link_that_is_not_as_declared(fresh, monkeypatch) -> None:
+    """The supervisor believes 50 Mbit/s while the device is shaped to 30: found, and named."""
+    (row,) = [r for r in fresh.client.call("links") if (r["src"], r["dst"]) == ("dc1", "dc2")]
+    entered = fresh.supervisor()
+    change = f"dev {row['device']} parent 1: classid 1:1 htb rate 30mbit ceil 30mbit quantum 60000"
+    entered.run("tc", "class", "change", *change.split())
+    report = fresh.client.call("calibrate", seconds=1.5)
+    fresh.client.call("link_set", src="dc1", dst="dc2", rate="49mbit")  # writes the classes anew
+    assert report["verdict"] == "degraded"
+    (reason,) = report["reasons"]
+    assert reason.startswith("dc1 -> dc2: ") and reason.endswith("at 50mbit")
+
+
+def test_nothing_is_flooded(fresh) -> None:
+    """Ten seconds of a quiet network: no broadcast or multicast frame crosses the WAN."""
+    entered = fresh.supervisor()
+    devices = [row["device"] for row in fresh.client.call("links")]
+    read = (
+        "import sys; from pathlib import Path; "
+        "print(sum(int(Path(f'/sys/class/net/{d}/statistics/tx_packets').read_text()) for d in sys.argv[1:]))"
+    )
+    before = int(entered.python(read, *devices))
+    fresh.site("dc1").run("ping", "-b", "-c", "3", "-i", "0.2", "-W", "1", "10.0.255.255", check=False)
+    assert int(entered.python(read, *devices)) == before
+
+
+def test_metrics_tell_rates_and_bytes(fresh) -> None:
+    import urllib.request
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    address = fresh.info.management.supervisor
+    links = opener.open(f"http://{address}:9104/metrics", timeout=5).read().decode()
+    assert 'stormbed_link_configured_bytes_per_second{dst="dc2",src="dc1"} 6.25e+06' in links
+    line = opener.open(f"http://{address}:9103/metrics", timeout=5).read().decode()
+    assert "stormbed_delay_line_up 1.0" in line
+    assert f'stormbed_delay_line_lateness_seconds_bucket{{dst="{FAR}",le="+Inf",src="dc1"}}' in line

@@ -1,0 +1,222 @@
+"""The HTTP interface over real sockets, above model switches."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from controller.api import Api
+from controller.fabric import Fabric
+from controller.session import Barrier, Command, ReadRules
+from controller.table import ModelNetwork
+from topologies.errors import CannotHonourError
+from topologies.load import load_topology
+
+
+@dataclass
+class World:
+    """A fabric, the network it controls, and its HTTP interface."""
+
+    fabric: Fabric
+    network: ModelNetwork
+    api: Api
+
+    def talk(self, number: int, commands: list[Command]) -> None:
+        switch = self.network.switches[number]
+        while commands:
+            commands, questions = [], switch.execute(commands)
+            for question in questions:
+                if isinstance(question, ReadRules):
+                    commands += self.fabric.on_rules(number, switch.entries, time.monotonic())
+                elif isinstance(question, Barrier):
+                    commands += self.fabric.tell(number, lambda session: session.on_barrier(time.monotonic()))
+
+    def connect(self, number: int) -> None:
+        self.talk(number, self.fabric.tell(number, lambda session: session.on_connect(time.monotonic())))
+
+    def tick(self) -> None:
+        for number in self.fabric.sessions:
+            self.talk(number, self.fabric.tell(number, lambda session: session.on_tick(time.monotonic())))
+
+    def fetch(self, path: str, method: str = "GET") -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=10)
+        try:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        status, body = self.fetch(path)
+        assert status == 200
+        return json.loads(body)
+
+    def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        families = text_string_to_metric_families(self.fetch("/metrics")[1])
+        return {
+            (s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples
+        }
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    topology = load_topology("triangle")
+    fabric = Fabric(topology)
+    api = Api(fabric, "127.0.0.1", 0, CollectorRegistry())
+    api.start()
+    yield World(fabric, ModelNetwork(topology), api)
+    api.close()
+
+
+def test_health_follows_the_switches(world: World) -> None:
+    health = world.get("/health")
+    assert (health["schema"], health["ready"], health["connected"], health["missing"]) == (
+        1,
+        False,
+        [],
+        [1, 2, 3],
+    )
+    world.connect(1)
+    world.connect(2)
+    health = world.get("/health")
+    assert (health["ready"], health["connected"], health["missing"]) == (False, [1, 2], [3])
+    world.connect(3)
+    health = world.get("/health")
+    assert (health["ready"], health["missing"]) == (True, [])
+    assert health["rules"] == sum(len(session.wanted) for session in world.fabric.sessions.values())
+    world.fabric.tell(2, lambda session: session.on_disconnect())
+    health = world.get("/health")
+    assert (health["ready"], health["missing"]) == (False, [2])
+    assert health["switches"][1] == {
+        "dpid": 2,
+        "site": "dc2",
+        "connected": False,
+        "in_sync": False,
+        "rules_planned": len(world.fabric.sessions[2].wanted),
+        "rules_foreign": 0,
+        "repairs": 0,
+        "last_error": None,
+        "ports": [],
+    }
+
+
+def test_an_error_and_a_port_are_shown(world: World) -> None:
+    world.connect(1)
+    world.fabric.tell(1, lambda session: session.on_error("table full"))
+    world.fabric.tell(1, lambda session: session.on_port(2, False))
+    shown = world.get("/health")["switches"][0]
+    assert shown["last_error"] == "table full"
+    assert shown["ports"] == [{"port": 2, "peer": "dc2", "up": False}]
+
+
+def test_a_switch_of_another_topology_gets_no_command(world: World) -> None:
+    assert world.fabric.tell(77, lambda session: session.on_connect(0)) == []
+    assert world.get("/health")["unexpected"] == [77]
+
+
+def test_routes(world: World) -> None:
+    answer = world.get("/routes")
+    assert (answer["schema"], answer["topology"], len(answer["routes"])) == (1, "triangle", 6)
+    assert answer["routes"][0] == {
+        "src": "dc1",
+        "dst": "dc2",
+        "paths": [{"path": 0, "sites": ["dc1", "dc2"]}, {"path": 1, "sites": ["dc1", "dc3", "dc2"]}],
+    }
+
+
+def test_counters_are_counted_once_at_the_source(world: World) -> None:
+    for number in (1, 2, 3):
+        world.connect(number)
+    for path, times in ((0, 1), (1, 2), (5, 3)):
+        for _ in range(times):
+            world.network.send(0, 1, path=path)
+    world.tick()
+    counters = world.get("/counters")
+    assert counters["schema"] == 1 and counters["age_s"] < 10
+    used = [c for c in counters["paths"] if c["packets"]]
+    assert sorted(used, key=lambda c: c["packets"]) == [
+        {"src": "dc1", "dst": "dc2", "path": 0, "packets": 1, "sent_bytes": 100},
+        {"src": "dc1", "dst": "dc2", "path": 1, "packets": 2, "sent_bytes": 200},
+        {"src": "dc1", "dst": "dc2", "path": None, "packets": 3, "sent_bytes": 300},
+    ]
+    assert {(d["site"], d["table"]) for d in counters["dropped"]} == {
+        (f"dc{k}", t) for k in (1, 2, 3) for t in (0, 1)
+    }
+
+
+def test_old_counters_are_read_again_before_they_are_shown(world: World) -> None:
+    stop = threading.Event()
+
+    def switches() -> None:
+        while not stop.is_set():
+            if world.fabric.refresh_wanted.wait(0.05):
+                world.fabric.refresh_wanted.clear()
+                world.tick()
+
+    for number in (1, 2, 3):
+        world.connect(number)
+        world.fabric.sessions[number].read_at_s = time.monotonic() - 60
+    assert world.fabric.counters(time.monotonic())["age_s"] > 59
+    thread = threading.Thread(target=switches)
+    thread.start()
+    try:
+        assert world.get("/counters")["age_s"] < 2
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_metrics_have_the_projects_names(world: World) -> None:
+    for number in (1, 2):
+        world.connect(number)
+    world.fabric.tell(1, lambda session: session.on_port(1, True))
+    world.fabric.tell(1, lambda session: session.on_port(9, True))  # not planned, so not shown
+    world.network.send(0, 1, path=1)
+    world.tick()
+    metrics = world.metrics()
+    assert all(name.startswith("stormbed_controller_") for name, _ in metrics)
+    assert metrics["stormbed_controller_switch_connected", (("site", "dc1"),)] == 1
+    assert metrics["stormbed_controller_switch_connected", (("site", "dc3"),)] == 0
+    assert metrics["stormbed_controller_switch_in_sync", (("site", "dc2"),)] == 1
+    assert metrics["stormbed_controller_flow_rules", (("site", "dc1"),)] == len(
+        world.fabric.sessions[1].wanted
+    )
+    path = (("dst", "dc2"), ("path", "1"), ("src", "dc1"))
+    assert metrics["stormbed_controller_path_bytes_total", path] == 100
+    ports = {labels: value for (name, labels), value in metrics.items() if name.endswith("port_up")}
+    assert ports == {(("peer", "dc1"), ("site", "dc1")): 1}
+    reasons = {labels[0][1] for name, labels in metrics if name.endswith("dropped_bytes_total")}
+    assert reasons == {"not-ipv4", "unknown-address"}
+
+
+def test_other_requests_are_answered_too(world: World) -> None:
+    status, body = world.fetch("/nothing")
+    assert status == 404 and "/health" in json.loads(body)["error"]
+    assert world.fetch("/health", "POST")[0] == 501
+    assert world.fetch("/health?verbose=1")[0] == 200
+    with socket.create_connection(("127.0.0.1", world.api.port), timeout=5) as raw:
+        raw.sendall(b"\x00garbage\r\n\r\n")
+        assert b"400" in raw.recv(1000)
+    assert world.get("/health")["schema"] == 1
+
+
+def test_a_taken_port_is_said_clearly(world: World) -> None:
+    with pytest.raises(CannotHonourError, match=rf"127\.0\.0\.1:{world.api.port}.*--http"):
+        Api(world.fabric, "127.0.0.1", world.api.port, CollectorRegistry())
+
+
+def test_many_in_one_process(world: World) -> None:
+    for _ in range(20):
+        api = Api(world.fabric, "127.0.0.1", 0, CollectorRegistry())
+        api.start()
+        api.close()
+    Api(world.fabric, "127.0.0.1", 0, CollectorRegistry()).close()  # never started

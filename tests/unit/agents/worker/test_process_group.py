@@ -47,8 +47,7 @@ def test_waiting_ends_at_the_deadline_also_for_a_future():
     def body(rank, world):
         dist.group.WORLD.set_timeout(timedelta(seconds=0.3))
         if rank:
-            time.sleep(1.0)
-            return None
+            return None  # never takes part
         work = dist.all_reduce(torch.ones(1), async_op=True)
         with pytest.raises(RuntimeError, match=r"waited 0.05 s for the result of allreduce"):
             work.wait(timedelta(seconds=0.05))
@@ -57,7 +56,7 @@ def test_waiting_ends_at_the_deadline_also_for_a_future():
             work.get_future().wait()
         return time.monotonic() - begin
 
-    assert run_ranks(2, body)[0] < 0.9
+    assert 0.2 < run_ranks(2, body)[0] < 10
 
 
 def test_a_gradient_is_handed_over_without_a_copy():

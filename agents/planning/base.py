@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 SCHEMA = 1
 TIE = routes.TIE
 Parents = tuple[int | None, ...]
-LinkOrder = Literal["fifo", "index"]
+LinkOrder = Literal["fifo", "index", "slack"]
+Cut = Literal["quota", "smooth"]
+LINK_ORDERS: tuple[LinkOrder, ...] = ("fifo", "index", "slack")
+CUTS: tuple[Cut, ...] = ("quota", "smooth")
 
 
 class PlanError(StormbedError):
@@ -85,19 +88,43 @@ class Tree:
 
 
 @dataclass(frozen=True)
+class Timing:
+    """How fast a plan is expected to run: orders by slack and the run-ahead window are computed from it.
+
+    rate_bps  bits of the model that the trees together carry through per second
+    hops      (from, to, seconds per bit, seconds of delay) for every hop of every tree, sorted
+    """
+
+    rate_bps: float
+    hops: tuple[tuple[int, int, float, float], ...]
+
+    def hop_seconds(self, bits: float) -> dict[tuple[int, int], float]:
+        """Seconds that a chunk of `bits` takes on every hop."""
+        return {(u, v): bits * per_bit + delay for u, v, per_bit, delay in self.hops}
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a scheduler that plans ahead decides: trees, and how much each of them carries.
 
     scheduler   the name under which results are shown, such as star-best
     trees       at least one; shares sum to 1; one site may be the root of several
-    link_order  which waiting chunk a sender takes next: "fifo" as in the published systems, or "index" = the
-                lowest (collective, chunk) first. Orders that need more than this (by slack) will be further
-                words here.
+    link_order  which waiting chunk a sender takes next: "fifo" as in the published systems; "index" = the
+                lowest (collective, chunk) first; "slack" = within a collective the one that must start first
+                to be in time (`agents.sync.order`)
+    cut         how a model becomes chunks of the trees: "quota" as in NetStorm, or "smooth" with exact shares
+                (`agents.chunks`)
+    run_ahead   how many times the trees' own fill a site's contributions may be ahead of the results it has
+                (`Policy.window`); None = no limit
+    timing      needed by "slack" and by run_ahead, else None
     """
 
     scheduler: str
     trees: tuple[Tree, ...]
     link_order: LinkOrder = "fifo"
+    cut: Cut = "quota"
+    run_ahead: float | None = None
+    timing: Timing | None = None
 
     def __post_init__(self) -> None:
         if not self.trees:
@@ -107,8 +134,15 @@ class Plan:
             raise PlanError(f"the shares of the plan of {self.scheduler} sum to {total}, not 1")
         if len({len(tree.parents) for tree in self.trees}) != 1:
             raise PlanError(f"the trees of the plan of {self.scheduler} differ in their number of sites")
-        if self.link_order not in ("fifo", "index"):
-            raise PlanError(f"unknown link order {self.link_order!r}", hint="fifo or index")
+        if self.link_order not in LINK_ORDERS:
+            raise PlanError(f"unknown link order {self.link_order!r}", hint=", ".join(LINK_ORDERS))
+        if self.cut not in CUTS:
+            raise PlanError(f"unknown cut {self.cut!r}", hint=", ".join(CUTS))
+        if self.timing is None and (self.link_order == "slack" or self.run_ahead is not None):
+            raise PlanError(
+                f"the plan of {self.scheduler} orders by slack or limits the run-ahead without timing",
+                hint="agents.planning.timing.timing_of computes it from trees and network",
+            )
 
     @property
     def n_sites(self) -> int:
@@ -141,7 +175,12 @@ class Plan:
             if tree.pull_parents is not None:
                 entry["pull_parents"] = named(tree.pull_parents)
             roots.append(entry)
-        return {"schema": SCHEMA, "scheduler": self.scheduler, "roots": roots}
+        plain: dict[str, Any] = {"schema": SCHEMA, "scheduler": self.scheduler, "roots": roots}
+        if self.link_order != "fifo":
+            plain["link_order"] = self.link_order
+        if self.timing is not None:
+            plain["rate_bps"] = self.timing.rate_bps
+        return plain
 
 
 @dataclass(frozen=True)
@@ -154,18 +193,31 @@ class NetworkView:
     primary  the underlay's path 0 for ordered pairs, sites inclusive; where absent it is the fastest path by
              `rates`. Given when the network's installed paths come from other rates than the ones planned
              with.
+    delays   seconds one way of directed links (absent = 0)
+    ready_s  predicted seconds until each site's own contribution is there (empty = all at once)
+
+    Sizes matter only beside delays and ready times: `model_bits` are those of one synchronisation (default:
+    AlexNet in float32), `chunk_bits` those of one chunk (default: 100,000 elements of float32).
     """
 
     n: int
     rates: Mapping[tuple[int, int], float]
     names: tuple[str, ...] = ()
     primary: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    delays: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    ready_s: tuple[float, ...] = ()
+    model_bits: float = 57_029_322 * 32.0
+    chunk_bits: float = 3_200_000.0
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise PlanError(f"a network of {self.n} sites cannot be planned for")
         if self.names and len(self.names) != self.n:
             raise PlanError(f"{len(self.names)} site names for {self.n} sites")
+        if self.ready_s and len(self.ready_s) != self.n:
+            raise PlanError(f"{len(self.ready_s)} ready times for {self.n} sites")
+        if not (self.model_bits > 0 and self.chunk_bits > 0):
+            raise PlanError("the sizes of a model and of a chunk must be above zero")
         for (u, v), rate in self.rates.items():
             if not (0 <= u < self.n and 0 <= v < self.n) or u == v:
                 raise PlanError(f"the link {u} -> {v} is not between two of the {self.n} sites")
@@ -185,6 +237,7 @@ class NetworkView:
             dict(topology.rates() if rates is None else rates),
             tuple(topology.site_names),
             primary,
+            {(link.src, link.dst): link.delay.seconds for link in topology.directed if link.delay.ns},
         )
 
     def name(self, site: int) -> str:
@@ -216,6 +269,18 @@ class NetworkView:
         if known is not None:
             return known
         return routes.follow(self.fastest[dst].parents, src)
+
+    def hop(self, src: int, dst: int) -> tuple[int, ...]:
+        """The sites over which one hop of a tree goes: the direct link between neighbours, else the relay."""
+        return (src, dst) if (src, dst) in self.costs else self.relay(src, dst)
+
+    def hop_cost(self, src: int, dst: int) -> float:
+        """Seconds per megabit of such a hop, one link after the other."""
+        return math.fsum(self.cost(arc) for arc in pairwise(self.hop(src, dst)))
+
+    def hop_delay(self, src: int, dst: int) -> float:
+        """Seconds of delay of such a hop."""
+        return math.fsum(self.delays.get(arc, 0.0) for arc in pairwise(self.hop(src, dst)))
 
     def relay_cost(self, src: int, dst: int) -> float:
         """Seconds per megabit of that path, hop after hop. PlanError when one of its links is down."""

@@ -1,14 +1,27 @@
-"""Schedulers by name, with the colour and marker under which every figure shows them."""
+"""Schedulers by name, with the colour and marker under which every figure shows them.
+
+Outside schedulers come by the entry point group `stormbed.schedulers`: the entry point's name is the
+scheduler's, its object an `Entry` of that name (docs/write-a-scheduler.md). They are looked up when a name is
+not one of ours, so a broken one disturbs nobody who does not ask for it.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from agents.planning.base import Scheduler
+from agents.planning.base import LINK_ORDERS, Scheduler
+from agents.planning.mlnet import MlNet
 from agents.planning.netstorm import NetStorm
+from agents.planning.options import word
+from agents.planning.ring import Ring
 from agents.planning.star import Star
+from agents.planning.timing import Ordered
 from topologies.errors import UsageError
 from topologies.model import nearest
 
@@ -16,26 +29,42 @@ SchedulerSpec = str | Mapping[str, Any]
 """A name, or {"name": ..., "options": {...}} as in an experiment file."""
 
 Factory = Callable[[Mapping[str, Any], Sequence[str]], Scheduler]
+"""(options, site names) -> scheduler; UsageError for an option's value that it cannot take."""
+
+GROUP = "stormbed.schedulers"
+LINK_ORDER = "link_order"
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a scheduler looks in figures: a colour (RGB hex) and a matplotlib marker."""
+    """How a scheduler looks in figures: a colour (#RRGGBB) and a matplotlib marker."""
 
     colour: str
     marker: str
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"#[0-9A-Fa-f]{6}", self.colour) or not self.marker:
+            raise UsageError(
+                f"colour {self.colour!r} and marker {self.marker!r} make no style",
+                hint='such as Style("#0072B2", "o")',
+            )
+
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered scheduler. `fixed` are the options that the name stands for (star-best: server best)."""
+    """A registered scheduler.
+
+    factory   makes it from options; `options` are those that it takes, besides `link_order`, which the
+              registry serves for all of them
+    fixed     options that the name itself stands for (star-best: server best)
+    """
 
     name: str
     summary: str
     style: Style
     factory: Factory
-    options: tuple[str, ...]
-    fixed: Mapping[str, Any]
+    options: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
 
 _ENTRIES: dict[str, Entry] = {}
@@ -77,13 +106,22 @@ _register(
     server="all",
 )
 _register(
+    "mlnet",
+    "one complete k-ary tree that ignores the network",
+    "#56B4E9",
+    "P",
+    MlNet.from_options,
+    ("k", "seed", "roots"),
+)
+_register("ring", "reduce-scatter and all-gather round a ring", "#000000", "s", Ring.from_options, ("order",))
+_register(
     "netstorm", "fastest-path trees to several roots", "#0072B2", "o", NetStorm.from_options, ("roots",)
 )
 
 
 def scheduler_names() -> tuple[str, ...]:
-    """The names under which schedulers are shown, in the order of figures and tables."""
-    return tuple(_ENTRIES)
+    """The names under which schedulers are shown, in the order of figures and tables; outside ones last."""
+    return (*_ENTRIES, *sorted(_outside(tuple(sys.path))))
 
 
 def scheduler_summary(name: str) -> str:
@@ -92,23 +130,28 @@ def scheduler_summary(name: str) -> str:
 
 
 def scheduler_style(name: str) -> Style:
-    """Colour and marker of a displayed name; a star at a named site looks like star-first."""
-    if name not in _ENTRIES and name.startswith("star-"):
-        name = "star-first"
-    return _entry(name).style
+    """Colour and marker of a displayed name; what is shown as NAME-MORE or NAME+ORDER looks like NAME."""
+    known = _try_entry(name)
+    shorter = name
+    while known is None and (cut := max(shorter.rfind("-"), shorter.rfind("+"))) > 0:
+        shorter = shorter[:cut]
+        known = _try_entry(shorter)
+    return (known or _entry(name)).style
 
 
 def get_scheduler(spec: SchedulerSpec, site_names: Sequence[str]) -> Scheduler:
     """The scheduler that a name or {"name", "options"} asks for, for a network of these sites.
 
     `star` takes server: first (default), best, all or a site; star-first, star-best and star-all are short
-    for it. UsageError naming the nearest name, or the option that the scheduler does not have.
+    for it. Every scheduler that plans ahead takes link_order: fifo, index or slack. UsageError naming the
+    nearest name, or the option that the scheduler does not have.
     """
     name, options = _read(spec)
     entry = _entry(name)
+    order = options.pop(LINK_ORDER, None)
     for option in options:
         if option not in entry.options:
-            known = ", ".join(entry.options) or "none"
+            known = ", ".join((*entry.options, LINK_ORDER))
             raise UsageError(f"scheduler {name} has no option {option!r}", hint=f"known options: {known}")
     if name in _ALIASES:
         merged = dict(entry.fixed) | options
@@ -120,7 +163,11 @@ def get_scheduler(spec: SchedulerSpec, site_names: Sequence[str]) -> Scheduler:
                 hint=f"use the name {name.split('-')[0]} with options",
             )
         merged = options | dict(entry.fixed)
-    return entry.factory(merged, site_names)
+    scheduler = entry.factory(merged, site_names)
+    if order is None:
+        return scheduler
+    word(name, LINK_ORDER, order, LINK_ORDERS)
+    return Ordered(scheduler, order)
 
 
 def _read(spec: SchedulerSpec) -> tuple[str, dict[str, Any]]:
@@ -135,8 +182,54 @@ def _read(spec: SchedulerSpec) -> tuple[str, dict[str, Any]]:
 
 
 def _entry(name: str) -> Entry:
+    entry = _try_entry(name)
+    if entry is None:
+        names = (*_ALIASES, *scheduler_names())
+        raise UsageError(f"unknown scheduler {name!r}", hint=nearest(name, names))
+    return entry
+
+
+def _try_entry(name: str) -> Entry | None:
+    ours = _ENTRIES.get(_ALIASES.get(name, name))
+    if ours is not None:
+        return ours
+    outside = _outside(tuple(sys.path)).get(name)
+    return None if outside is None else _load(outside)
+
+
+# ---- schedulers of other distributions
+
+
+@functools.lru_cache(maxsize=1)
+def _outside(search_path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """The entry points of our group by name. Keyed by where Python looks, so a longer path is seen."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        other = found.get(point.name)
+        if point.name in _ENTRIES or point.name in _ALIASES:
+            raise UsageError(f"{_origin(point)}: stormbed has a scheduler of this name", hint="rename it")
+        if other is not None and other.value != point.value:
+            raise UsageError(f"{_origin(point)} and {_origin(other)} have the same name")
+        found[point.name] = point
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _load(point: EntryPoint) -> Entry:
     try:
-        return _ENTRIES[_ALIASES.get(name, name)]
-    except KeyError:
-        names = (*_ALIASES, *_ENTRIES)
-        raise UsageError(f"unknown scheduler {name!r}", hint=nearest(name, names)) from None
+        entry = point.load()
+    except Exception as error:  # whatever a foreign module raises while it is imported
+        raise UsageError(f"{_origin(point)} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not isinstance(entry, Entry):
+        raise UsageError(
+            f"{_origin(point)} is a {type(entry).__name__}, not an Entry",
+            hint="see docs/write-a-scheduler.md",
+        )
+    if entry.name != point.name:
+        raise UsageError(f"{_origin(point)} calls itself {entry.name!r}", hint="make both names the same")
+    return entry
+
+
+def _origin(point: EntryPoint) -> str:
+    distribution = "unknown" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return f"scheduler {point.name!r} ({point.value}) of the distribution {distribution}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from agents.chunks import Chunk
 from agents.sync.actions import Deliver, Send, SiteAction, Waiting
 from agents.sync.messages import ChunkMessage, Direction, ProtocolError
+from agents.sync.order import Key
 from agents.sync.payload import Payload
 from agents.sync.policy import Policy, Role
 from agents.sync.spec import CollectiveSpec, item_size, site_mask
@@ -48,6 +50,10 @@ class CollectiveAtSite:
         self.duplicates = 0
         self._chunks: list[_ChunkState] = []
         self._left = 0  # chunks that are not both merged and finished
+        self._key: Key | None = None
+        self._window: int | None = None
+        self._finished = 0  # chunks whose result has passed here, or will not
+        self._ahead: list[int] = []  # heap of own contributions that the window holds back, by chunk
 
     @property
     def own_parts(self) -> list[int]:
@@ -67,12 +73,15 @@ class CollectiveAtSite:
         n = len(self.site_names)
         masks = [(site_mask(p.contributors, n), site_mask(p.targets, n)) for p in self.spec.parts]
         self.policy = policy
+        self._key = policy.link_key(self.seq, self.spec)
+        self._window = policy.window(self.spec)
         for chunk in policy.chunk_table(self.spec):
             role = policy.relations[chunk.tree].role(self.site, *masks[chunk.part])
             passes = role.deliver or bool(role.down_to)
             state = _ChunkState(chunk, role, role.up_from, role.own, not role.merges, not passes)
             self._chunks.append(state)
             self._left += not (state.merged and state.finished)
+            self._finished += state.finished
         for state in self._chunks:
             if state.own_missing and state.chunk.part in self.sources:
                 self._add_own(state, actions)
@@ -124,7 +133,8 @@ class CollectiveAtSite:
         results: dict[int, list[int]] = {}
         for state in self._chunks:
             index, down_from = state.chunk.index, state.role.down_from
-            if state.own_missing:
+            # With its source there, a contribution is only held back by the window: others are to blame.
+            if state.own_missing and state.chunk.part not in self.sources:
                 own.append(index)
             for child in _sites_of(state.awaited):
                 sums.setdefault(child, []).append(index)
@@ -167,6 +177,10 @@ class CollectiveAtSite:
         return state
 
     def _add_own(self, state: _ChunkState, actions: list[SiteAction]) -> None:
+        leaf = not state.role.up_from and state.role.up_to is not None
+        if leaf and self._window is not None and state.chunk.index >= self._finished + self._window:
+            heapq.heappush(self._ahead, state.chunk.index)
+            return
         state.own_missing = False
         self._add(state, self.sources[state.chunk.part](state.chunk), actions)
 
@@ -193,11 +207,16 @@ class CollectiveAtSite:
             actions.append(self._send(state, "down", child, result))
         if state.role.deliver:
             actions.append(Deliver(self.seq, state.chunk, result))
+        self._finished += not state.finished
         state.finished = True
         self._left -= 1
+        if self._window is not None:
+            while self._ahead and self._ahead[0] < self._finished + self._window:
+                self._add_own(self._chunks[heapq.heappop(self._ahead)], actions)
 
     def _send(self, state: _ChunkState, direction: Direction, dst: int, payload: Payload) -> Send:
         policy, chunk = self._running_policy(), state.chunk
+        assert self._key is not None, "set with the policy"
         return Send(
             dst,
             ChunkMessage(
@@ -212,7 +231,7 @@ class CollectiveAtSite:
                 payload=payload,
             ),
             policy.path(self.site, dst),
-            policy.priority(self.seq, chunk, direction, self.site, dst),
+            self._key(chunk, direction, self.site, dst),
         )
 
     # ---- helpers

@@ -32,7 +32,7 @@ class ChunkMessage:
     src        the site that sent this hop      tree   index of the policy's tree
 
     Deduplicated by (job, seq, chunk, src, direction). The order on a link is a function of
-    (seq, tree, chunk, direction, src, receiver), see `Policy.priority`.
+    (seq, tree, chunk, direction, src, receiver), see `Policy.link_key`.
     """
 
     job: str

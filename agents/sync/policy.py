@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from agents.chunks import Chunk, allocate, on_one_tree
-from agents.planning.base import Plan, Tree
-from agents.sync.spec import CollectiveSpec, is_floating
+from agents.chunks import Chunk, allocate, cut_smoothly, on_one_tree
+from agents.planning.base import Plan, Timing, Tree
+from agents.sync import order
+from agents.sync.spec import CollectiveSpec, is_floating, item_size
 from topologies.paths import Path, direct_path_number
 
 
@@ -157,31 +158,52 @@ class Policy:
         everything else takes the main tree.
         """
         sizes = tuple(part.elements for part in spec.parts)
-        if (
-            spec.kind == "allreduce"
-            and is_floating(spec.dtype)
-            and max(sizes, default=0) > self.chunk_elements
-        ):
-            return allocate(sizes, self.chunk_elements, self.plan.shares)
-        return on_one_tree(sizes, self.chunk_elements, self.plan.main_tree)
+        if not self.spreads(spec):
+            return on_one_tree(sizes, self.chunk_elements, self.plan.main_tree)
+        spread = cut_smoothly if self.plan.cut == "smooth" else allocate
+        return spread(sizes, self.chunk_elements, self.plan.shares)
 
-    def priority(self, seq: int, chunk: Chunk, direction: str, src: int, dst: int) -> tuple[float, int]:
-        """The sort key of a chunk that waits at `src` for `dst`: smallest first, equal ones in FIFO order.
+    def spreads(self, spec: CollectiveSpec) -> bool:
+        """Whether a collective is spread over all trees."""
+        largest = max((part.elements for part in spec.parts), default=0)
+        return spec.kind == "allreduce" and is_floating(spec.dtype) and largest > self.chunk_elements
 
-        A function of the policy alone, so every site computes it without clock or message. An order by slack,
-        which also looks at the tree, the direction and the hop, fits here without any other change.
+    def link_key(self, seq: int, spec: CollectiveSpec) -> order.Key:
+        """The sort key of the chunks of one collective that wait at a sender: smallest first, equal ones in
+        FIFO order. A function of the policy alone, so every site computes it without clock or message.
         """
-        if self.plan.link_order == "index":
-            return float(seq), chunk.index
-        return 0.0, 0
+        match self.plan.link_order:
+            case "slack":
+                return order.slack_key(
+                    seq, self.plan, self.relations, self.chunk_bits(spec), 8.0 * spec.nbytes
+                )
+            case "index":
+                return lambda chunk, direction, src, dst: (float(seq), chunk.index)
+        return lambda chunk, direction, src, dst: (0.0, 0)
+
+    def window(self, spec: CollectiveSpec) -> int | None:
+        """How many chunks ahead of its results a site contributes where it is a leaf; None = no limit."""
+        if not self.spreads(spec):
+            return None
+        return order.window(self.plan, self.relations, self.chunk_bits(spec))
+
+    def chunk_bits(self, spec: CollectiveSpec) -> float:
+        """Bits of a full chunk of a collective."""
+        return 8.0 * self.chunk_elements * item_size(spec.dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the wire (msgpack or JSON), sites as indexes; the inverse of `from_dict`."""
+        timing = self.plan.timing
         return {
             "version": self.version,
             "from_seq": self.from_seq,
             "scheduler": self.plan.scheduler,
             "link_order": self.plan.link_order,
+            "cut": self.plan.cut,
+            "run_ahead": self.plan.run_ahead,
+            "timing": None
+            if timing is None
+            else {"rate_bps": timing.rate_bps, "hops": [list(hop) for hop in timing.hops]},
             "trees": [tree.to_dict() for tree in self.plan.trees],
             "chunk_elements": self.chunk_elements,
             "hop_paths": [[u, v, path] for (u, v), path in sorted(self.hop_paths.items())],
@@ -189,11 +211,21 @@ class Policy:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Policy:
-        trees = tuple(Tree.from_dict(tree) for tree in plain["trees"])
+        timing = plain["timing"]
+        plan = Plan(
+            plain["scheduler"],
+            tuple(Tree.from_dict(tree) for tree in plain["trees"]),
+            plain["link_order"],
+            plain["cut"],
+            plain["run_ahead"],
+            None
+            if timing is None
+            else Timing(timing["rate_bps"], tuple((u, v, a, b) for u, v, a, b in timing["hops"])),
+        )
         return cls(
             version=plain["version"],
             from_seq=plain["from_seq"],
-            plan=Plan(plain["scheduler"], trees, plain["link_order"]),
+            plan=plan,
             chunk_elements=plain["chunk_elements"],
             hop_paths={(u, v): path for u, v, path in plain["hop_paths"]},
         )

@@ -185,10 +185,11 @@ def test_every_site_has_the_same_table_after_the_wire() -> None:
 
 
 def test_order_on_links() -> None:
-    chunk = policy().chunk_table(collectives.allreduce(500))[4]
-    assert policy().priority(2, chunk, "up", 0, 1) == (0.0, 0)
+    spec = collectives.allreduce(500)
+    chunk = policy().chunk_table(spec)[4]
+    assert policy().link_key(2, spec)(chunk, "up", 0, 1) == (0.0, 0)
     by_index = Policy(1, 0, Plan("own", (LINE,), "index"), 10)
-    assert by_index.priority(2, chunk, "down", 0, 1) == (2.0, 4)
+    assert by_index.link_key(2, spec)(chunk, "down", 0, 1) == (2.0, 4)
 
 
 # ---- hops and the wire

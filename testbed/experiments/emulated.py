@@ -12,12 +12,13 @@ from typing import Any
 from agents.control import CoordinatorClient
 from testbed.client import SupervisorClient
 from testbed.emulation.rundir import TestbedInfo
-from testbed.experiments.manifest import WorkerRow
+from testbed.experiments.manifest import LinkRow, WorkerRow
 from testbed.experiments.progress import TraceFollower
 from testbed.experiments.recorder import LinkRecorder
 from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.spec import Compute, LoadedExperiment, Segment
 from testbed.experiments.workers import Workers, describe_end
+from testbed.runner import run as run_command
 from testbed.telemetry.export import export_window
 from testbed.telemetry.query import PrometheusClient
 from topologies.errors import DeadlineError, RunFailedError, StormbedError
@@ -53,7 +54,8 @@ class EmulatedRun:
         self._say = say
         self._job = run.manifest.id
         self._workers = Workers(testbed.run_dir / "ssh_config")
-        self._links = LinkRecorder(SupervisorClient(testbed.name), run)
+        self._client = SupervisorClient(testbed.name)
+        self._links = LinkRecorder(self._client, run)
 
     def execute(self) -> None:
         """Run all segments. However it ends, nothing is left running and the run directory tells it.
@@ -74,12 +76,27 @@ class EmulatedRun:
         finally:
             problems = self._workers.end()
             for problem in problems:
-                self._run.events.write("problem", text=problem)
+                self._run.note(problem)
             self._keep_logs()
             self._keep_metrics()
             self._run.finish(failure, self._links.fidelity(self._testbed.fidelity))
 
+    def _record_network(self) -> None:
+        """Keep what the links are now, which may not be what the file declares, and what carries them."""
+        rows = self._client.call("links")
+        links = tuple(LinkRow(**{key: row[key] for key in LinkRow.model_fields}) for row in rows)
+        changed = [
+            f"{link.src}>{link.dst}"
+            for link, declared in zip(links, self._run.manifest.links, strict=True)
+            if link != declared
+        ]
+        version = run_command(["ovs-vsctl", "--version"], timeout=10).stdout.splitlines()[0].split()[-1]
+        self._run.update(links=links, versions=self._run.manifest.versions | {"openvswitch": version})
+        if changed:
+            self._run.note(f"not as the topology declares, changed since bring-up: {', '.join(changed)}")
+
     def _conduct(self, coordinator: CoordinatorClient) -> None:
+        self._record_network()
         training = self._experiment.spec.training
         coordinator.open_job(
             {
@@ -93,11 +110,16 @@ class EmulatedRun:
         self._await_workers(coordinator)
         for segment in self._experiment.segments:
             self._conduct_segment(coordinator, segment)
+        self._say("ending the workers")
         coordinator.close_job(self._job)
+        self._run.events.write("job-closed")
         for worker in self._workers.wait(END_GRACE_S):
             raise RunFailedError(
                 f"worker {worker.name} did not end within {END_GRACE_S:g} s of the last segment"
             )
+        if failures := self._workers.failures():
+            raise RunFailedError(failures[0])
+        self._run.events.write("workers-ended")
 
     def _start_workers(self) -> None:
         rows = self._run.manifest.workers
@@ -244,7 +266,7 @@ class EmulatedRun:
                     file.seek(max(0, log.stat().st_size - LOG_BYTES))
                     (self._run.logs / name).write_bytes(file.read())
             except OSError as error:
-                self._run.events.write("problem", text=f"{log} could not be kept: {error}")
+                self._run.note(f"{log} could not be kept: {error}")
 
     def _keep_metrics(self) -> None:
         """Write what Prometheus has seen of this run into its directory."""
@@ -252,7 +274,7 @@ class EmulatedRun:
             with PrometheusClient(self._testbed.prometheus_url) as client:
                 export_window(client, self._run.manifest.started_s, time.time(), self._run.path)
         except StormbedError as error:
-            self._run.events.write("problem", text=f"the metrics could not be kept: {error}")
+            self._run.note(f"the metrics could not be kept: {error}")
 
 
 def compute_message(compute: Compute) -> str | dict[str, Any]:

@@ -121,7 +121,10 @@ class FidelityRow(_Row):
 
 
 class Manifest(_Row):
-    """A run's manifest. Times `*_s` are seconds since 1970, UTC."""
+    """A run's manifest. Times `*_s` are seconds since 1970, UTC.
+
+    `notes` qualify the numbers; reports show them.
+    """
 
     schema_version: int = SCHEMA
     id: str
@@ -131,6 +134,8 @@ class Manifest(_Row):
     failure: FailureRow | None = None
     started_s: float
     finished_s: float | None = None
+    notes: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     git: dict[str, Any] | None = None
     machine: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from testbed.experiments.rundir import RunDirectory, new_run_path
 from testbed.experiments.spec import LoadedExperiment
 from testbed.report.find import RUNS
-from topologies.errors import CannotHonourError, UsageError
+from topologies.errors import UsageError
 from topologies.model import Topology
 
 if TYPE_CHECKING:
@@ -42,26 +42,28 @@ def run_experiment(
     Raises:
         RunFailedError: something failed on the way; the run directory tells as well.
         UsageError: the named testbed stands with another network.
-        CannotHonourError: this machine, or this version, cannot run it.
+        CannotHonourError: this machine cannot run it.
         KeyboardInterrupt: passed on when everything that was started has ended.
     """
+    path = new_run_path(out, experiment.spec.name)
     if experiment.spec.world == "simulated":
-        raise CannotHonourError(
-            "experiments do not run in the simulated world in this version", hint="write world: emulated"
-        )
-    # Imported here: the simulated world needs none of what these need.
+        from testbed.simulation.run import run_experiment as simulate
+
+        simulate(experiment, path, say, on_directory=on_directory)
+        return path
+    # Imported only here: the simulated world needs none of what these need.
     from testbed.experiments.emulated import EmulatedRun
     from testbed.standing import require_root
 
     require_root("an emulated run")
     with (
         _standing_testbed(experiment, testbed, keep, say) as info,
-        RunDirectory(new_run_path(out, experiment.spec.name), experiment, "emulated") as run,
+        RunDirectory(path, experiment, "emulated") as run,
     ):
         on_directory(run.path)
         run.update(testbed={"name": info.name, "created_s": info.created_s, "subnet": info.subnet})
         EmulatedRun(experiment, info, run, say).execute()
-        return run.path
+    return path
 
 
 @contextmanager
@@ -74,16 +76,17 @@ def _standing_testbed(
 
     found = {info.name: info for info in standing()}
     if name is None:
-        same = [info for info in found.values() if _same_network(info.load_topology(), experiment.topology)]
+        same = [info for info in found.values() if same_network(info.load_topology(), experiment.topology)]
         if len(same) > 1:
             names = ", ".join(info.name for info in same)
             raise UsageError(
                 f"several testbeds stand with this network: {names}", hint="choose one with --name"
             )
-        name = same[0].name if same else _free_name(experiment.spec.name, found)
+        name = same[0].name if same else free_name(experiment.spec.name, found)
     if name in found:
         info = found[name]
         _check_network(info, experiment)
+        _check_free(info)
         say(f"using testbed {name}")
         yield info
         return
@@ -99,14 +102,15 @@ def _standing_testbed(
             launch.down(name)
 
 
-def _free_name(experiment: str, taken: dict[str, TestbedInfo]) -> str:
+def free_name(experiment: str, taken: Collection[str]) -> str:
     """A name for a testbed, from the experiment's, that no standing testbed has."""
     plain = "".join(letter if letter.isalnum() else "-" for letter in experiment.lower())
     plain = plain.strip("-")[:28] or "run"
     return next(name for k in range(len(taken) + 1) if (name := f"{plain}-{k}" if k else plain) not in taken)
 
 
-def _same_network(one: Topology, other: Topology) -> bool:
+def same_network(one: Topology, other: Topology) -> bool:
+    """Whether two topologies have the same sites, workers and links, at the same rates."""
     mine, theirs = one.to_dict(), other.to_dict()
     # The name says nothing about the network.
     return mine | {"name": ""} == theirs | {"name": ""}
@@ -114,7 +118,7 @@ def _same_network(one: Topology, other: Topology) -> bool:
 
 def _check_network(info: TestbedInfo, experiment: LoadedExperiment) -> None:
     stands, wanted = info.load_topology(), experiment.topology
-    if _same_network(stands, wanted):
+    if same_network(stands, wanted):
         return
     scale = f" with rates x {experiment.spec.scale:g}" if experiment.spec.scale != 1 else ""
     raise UsageError(
@@ -122,6 +126,19 @@ def _check_network(info: TestbedInfo, experiment: LoadedExperiment) -> None:
         f"{first_difference(stands, wanted)}",
         hint=f"`testbed down {info.name}`, or leave --name out to bring another one up",
     )
+
+
+def _check_free(info: TestbedInfo) -> None:
+    """Two runs at once would measure each other."""
+    from agents.control import CoordinatorClient
+
+    with CoordinatorClient(*info.coordinator) as coordinator:
+        jobs = [job["job"] for job in coordinator.status()["jobs"]]
+    if jobs:
+        raise UsageError(
+            f"testbed {info.name} is busy with the run {jobs[0]}",
+            hint="wait for it to end, or bring another testbed up with --name",
+        )
 
 
 def first_difference(stands: Topology, wanted: Topology) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import secrets
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -65,6 +66,7 @@ class RunDirectory:
             name=spec.name,
             world=world,
             started_s=time.time(),
+            command=tuple(sys.argv),
             versions=package_versions(),
             git=source_state(),
             machine=describe_machine(),
@@ -122,6 +124,11 @@ class RunDirectory:
         """Change fields of the manifest."""
         self.manifest = self.manifest.model_copy(update=changes)
         self.manifest.write(self.path)
+
+    def note(self, text: str) -> None:
+        """Keep something that qualifies the numbers; reports show it."""
+        self.update(notes=(*self.manifest.notes, text))
+        self.events.write("note", text=text)
 
     def begin_segment(self, label: str, at_ns: int) -> None:
         self._change_segment(label, status="running", started_ns=at_ns)

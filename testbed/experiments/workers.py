@@ -134,6 +134,11 @@ class Workers:
             # The site itself may be gone; the caller has a cause already and this only adds to it.
             return None
 
+    def failures(self) -> list[str]:
+        """In words, every ended worker whose exit code is not 0."""
+        codes = _in_parallel(lambda worker: (worker, self.exit_code(worker)), self.ended())
+        return [describe_end(worker, code) for worker, code in codes if code != 0]
+
     def wait(self, seconds: float) -> list[RunningWorker]:
         """Give the workers so long to end by themselves; return those that have not."""
         pause = threading.Event()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.experiments.manifest import FidelityRow, Manifest, SegmentRow
+from testbed.experiments.models import is_tensor
 from testbed.report.measurements import Iteration, LinkSample, Measurements
 from testbed.report.stats import Summary, summarise
 
@@ -34,7 +35,8 @@ class SchedulerResult:
     one, warm-up or not: it includes the set-up of connections after the switch of schedulers, and their
     slow start. `speedup` is the first scheduler's mean synchronisation time over this one's, of those
     that hand over as many elements; `bound_s` is what no scheduler can beat.
-    `parameters_agree` is None where workers report no digest.
+    `parameters_agree` is None where workers report no digest. `sums_checked` is whether every worker compared
+    every element of every sum and the run ended well; None for models that are trained.
     """
 
     scheduler: str
@@ -57,6 +59,7 @@ class SchedulerResult:
     parameters_agree: bool | None
     parameters_sha256: tuple[str, ...]
     disagreeing: tuple[str, ...] = ()
+    sums_checked: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def summarise_run(measurements: Measurements, bound: Bound | None = None) -> Run
             for scheduler in schedulers
         ),
         fidelity=manifest.fidelity,
-        problems=measurements.problems,
+        problems=(*manifest.notes, *measurements.problems),
     )
 
 
@@ -143,7 +146,16 @@ def _summarise_scheduler(name: str, measurements: Measurements) -> SchedulerResu
         parameters_agree=agree,
         parameters_sha256=digests,
         disagreeing=disagreeing,
+        sums_checked=_sums_checked(measurements.manifest, segments),
     )
+
+
+def _sums_checked(manifest: Manifest, segments: Sequence[SegmentRow]) -> bool | None:
+    # Their workers know what every sum must be, and one wrong bit fails the run.
+    model = str(manifest.experiment.get("training", {}).get("model", ""))
+    if manifest.world != "emulated" or not is_tensor(model):
+        return None
+    return all(segment.status == "completed" for segment in segments)
 
 
 def _summarise_times(
@@ -262,4 +274,5 @@ def _scheduler_to_json(result: SchedulerResult) -> dict[str, Any]:
             "sha256": list(result.parameters_sha256),
             "disagreeing": list(result.disagreeing),
         },
+        "sums_checked": result.sums_checked,
     }

@@ -85,7 +85,7 @@ def _scheduler_table(result: RunResult) -> Table:
         cells.append(f"{busiest.src}>{busiest.dst} {busiest.utilisation_ratio:.0%}" if busiest else NONE)
         if with_accuracy:
             cells.append(_accuracy(scheduler))
-        cells.append({True: "yes", False: "NO", None: NONE}[scheduler.parameters_agree])
+        cells.append(_agreement(scheduler))
         table.add_row(*cells)
     return table
 
@@ -93,6 +93,12 @@ def _scheduler_table(result: RunResult) -> Table:
 def _count(scheduler: SchedulerResult) -> str:
     warmup = f" + {scheduler.warmup} warm-up" if scheduler.warmup else ""
     return f"{scheduler.measured}{warmup}"
+
+
+def _agreement(scheduler: SchedulerResult) -> str:
+    if scheduler.sums_checked:
+        return "every sum exact"
+    return {True: "yes", False: "NO", None: NONE}[scheduler.parameters_agree]
 
 
 def _accuracy(scheduler: SchedulerResult) -> str:

@@ -1,0 +1,83 @@
+"""Which testbed a run uses, and runs in the simulated world, which need neither root nor a testbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.experiments.run import first_difference, free_name, run_experiment, same_network
+from testbed.experiments.spec import experiment_from_text
+from testbed.report.bounds import bound_seconds
+from testbed.report.compare import compare_runs
+from testbed.report.measurements import read_run
+from testbed.report.summary import summarise_run
+from topologies.errors import CannotHonourError
+from topologies.load import load_topology, topology_from_dict
+
+TEXT = """
+name: sim
+topology: triangle
+training: {model: mlp-100k, iterations: 3, chunk_elements: 10000, compute: {mean: 20ms}}
+schedulers: [{name: star, options: {server: first}, warmup: 1}, netstorm]
+world: simulated
+"""
+
+
+def test_the_name_of_a_network_does_not_matter_but_its_rates_do() -> None:
+    pair = load_topology("pair")
+    assert same_network(pair, topology_from_dict(pair.to_dict() | {"name": "other"}))
+    assert not same_network(pair, pair.scaled(0.5))
+
+
+def test_differences_are_said_in_a_few_words() -> None:
+    pair = load_topology("pair")
+    assert first_difference(pair, pair.scaled(0.5)) == (
+        "the rate of dc1 > dc2 is 100mbit there and 50mbit here"
+    )
+    assert first_difference(load_topology("triangle"), pair) == "its sites are dc1, dc2, dc3"
+    two = pair.to_dict()
+    two["sites"]["dc2"]["workers"] = 2
+    assert first_difference(topology_from_dict(two), pair) == "dc2 has 2 workers there and 1 here"
+
+
+def test_the_name_of_a_new_testbed_is_the_experiments_and_free() -> None:
+    assert free_name("Quick_Start.1", ()) == "quick-start-1"
+    assert free_name("x", {"x", "x-1"}) == "x-2"
+    assert free_name("___", ()) == "run"
+    assert len(free_name("a" * 64, {"a" * 28})) <= 32
+
+
+def test_a_simulated_run_writes_the_same_directory(tmp_path: Path) -> None:
+    told: list[Path] = []
+    path = run_experiment(experiment_from_text(TEXT), out=tmp_path, on_directory=told.append)
+    assert told == [path]
+    result = summarise_run(read_run(path), bound_seconds)
+    assert (result.manifest.world, result.manifest.status) == ("simulated", "completed")
+    assert result.fidelity.verdict == "exact"
+    star, netstorm = result.schedulers
+    assert (star.measured, star.warmup, netstorm.measured) == (2, 1, 3)
+    for scheduler in (star, netstorm):
+        assert scheduler.synchronisation is not None
+        assert scheduler.bound_multiple is not None
+        assert scheduler.bound_multiple >= 1
+        assert scheduler.carried_bytes_per_iteration is not None
+        assert scheduler.carried_bytes_per_iteration >= 2 * 2 * 4 * scheduler.elements
+    assert (path / "experiment.yaml").read_text() == TEXT
+
+
+def test_the_same_seed_gives_the_same_simulated_times(tmp_path: Path) -> None:
+    a, b = (
+        summarise_run(read_run(run_experiment(experiment_from_text(TEXT), out=tmp_path))) for _ in range(2)
+    )
+    assert {row.synchronisation_ratio for row in compare_runs(a, b).rows} == {1.0}
+
+
+def test_an_emulated_run_without_root_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    experiment = experiment_from_text(TEXT.replace("simulated", "emulated"))
+    with pytest.raises(CannotHonourError, match="an emulated run needs root"):
+        run_experiment(experiment, out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,1 @@
+"""How packets go: paths become flow rules, and switches are kept holding exactly those."""

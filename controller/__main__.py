@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     LOG.info("HTTP on %s", arguments.http)
     serve(fabric, *openflow, poll_s=arguments.poll_seconds)
     ended = StormbedError(f"the OpenFlow listener on {arguments.openflow} ended", hint="see the log")
-    _leave(_fail(ended, arguments.log))
+    return _leave(_fail(ended, arguments.log))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -105,7 +105,7 @@ def _end_on_signals() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process without waiting for the engine's threads: they wait for connections without a deadline."""
+    """End the process without the engine's threads, which wait for connections without a deadline."""
     logging.shutdown()
     sys.stderr.flush()
     os._exit(code)

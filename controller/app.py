@@ -116,6 +116,7 @@ class Controller(Application):  # type: ignore[misc, valid-type]
         if ev.state == handler.MAIN_DISPATCHER:
             if number not in self._fabric.sessions:
                 LOG.warning("switch %d is not of this topology; it is given no rules", number)
+                self._fabric.note_stranger(number, here=True)
             else:
                 LOG.info("switch %d (%s) connected", number, self._fabric.sites[number])
             self._datapaths[number] = datapath
@@ -124,6 +125,7 @@ class Controller(Application):  # type: ignore[misc, valid-type]
         elif self._is_current(datapath):
             LOG.warning("switch %d disconnected", number)
             del self._datapaths[number]
+            self._fabric.note_stranger(number, here=False)
             self._fabric.tell(number, lambda session: session.on_disconnect())
 
     @handler.set_ev_cls(ofp_event.EventOFPFlowStatsReply, handler.MAIN_DISPATCHER)

@@ -51,7 +51,7 @@ class Fabric:
         self.sites = {dpid(k): name for k, name in enumerate(topology.site_names)}
         self.sessions = {number: Session(held) for number, held in rules.items()}
         self.unexpected: set[int] = set()
-        """Datapath ids that connected and are not of this topology. They are given nothing."""
+        """Datapath ids that are connected and not of this topology. They are given nothing."""
         self.refresh_wanted = threading.Event()
         self._changed = threading.Condition(threading.RLock())
         self._peers = {
@@ -60,15 +60,19 @@ class Fabric:
         }
 
     def tell(self, number: int, event: Callable[[Session], list[Command] | None]) -> list[Command]:
-        """Report an event to the session of one switch and get the commands for that switch."""
+        """Report an event to the session of one switch and get the commands for it; none for a stranger."""
         with self._changed:
             session = self.sessions.get(number)
             if session is None:
-                self.unexpected.add(number)
                 return []
             commands = event(session) or []
             self._changed.notify_all()
             return commands
+
+    def note_stranger(self, number: int, *, here: bool) -> None:
+        """A switch that is not of this topology connected, or left."""
+        with self._changed:
+            (self.unexpected.add if here else self.unexpected.discard)(number)
 
     def refresh(self, since_s: float, timeout_s: float) -> bool:
         """Have the connected switches read again and wait; False when one was not read in time."""

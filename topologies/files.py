@@ -79,7 +79,8 @@ class Document:
             case "tuple_type" | "list_type":
                 message = f"this is a {_kind(first['input'])}, not a list"
             case _:
-                message = f"{first['msg'].lower()}, not {first['input']!r:.60}"
+                given = "blank" if first["input"] is None else f"{first['input']!r:.60}"
+                message = f"{first['msg'].removeprefix('Input ').lower()}, not {given}"
         if path[:1] == ("links",) and first["type"] in ("too_long", "missing") and "endpoints" in path:
             message, hint = "a link joins exactly two sites", "write for example endpoints: [dc1, dc2]"
         if len(problems) > 1:

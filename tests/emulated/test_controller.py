@@ -54,15 +54,15 @@ def same_network(one: int | str, other: int | str) -> bool:
 
 
 class Lab:
-    """A network namespace with a private Open vSwitch, three bridges wired as a triangle and the hosts' ends.
+    """A network namespace with a private Open vSwitch, its bridges wired as a topology and the hosts' ends.
 
     The first process is the namespace's anchor and the first of a PID namespace: when it ends, all the
     rest does.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, topology: str = "triangle") -> None:
         self.folder = folder
-        self.topology = load_topology("triangle")
+        self.topology = load_topology(topology)
         (folder / "topology.json").write_text(json.dumps(self.topology.to_dict()))
         self.controller: subprocess.Popen[bytes] | None = None
         self.anchor = subprocess.Popen(
@@ -125,7 +125,7 @@ class Lab:
             f"--log-file={folder}/ovs-vswitchd.log",
             *common,
         )
-        for k in range(3):
+        for k in range(len(self.topology.site_names)):
             name = switch_name(k)
             self.vsctl(
                 *("add-br", name, "--", "set", "bridge", name, "datapath_type=netdev", "fail_mode=secure"),
@@ -404,6 +404,7 @@ def test_a_foreign_switch_gets_nothing(running: Lab) -> None:
         assert running.ready()
     finally:
         running.vsctl("del-br", "sx")
+    wait_until("the switch to be forgotten", lambda: running.get("/health")["unexpected"] == [])
 
 
 @pytest.mark.parametrize("option", ["--openflow", "--http"])

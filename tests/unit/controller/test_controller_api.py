@@ -119,8 +119,11 @@ def test_an_error_and_a_port_are_shown(world: World) -> None:
 
 
 def test_a_switch_of_another_topology_gets_no_command(world: World) -> None:
+    world.fabric.note_stranger(77, here=True)
     assert world.fabric.tell(77, lambda session: session.on_connect(0)) == []
     assert world.get("/health")["unexpected"] == [77]
+    world.fabric.note_stranger(77, here=False)
+    assert world.get("/health")["unexpected"] == []
 
 
 def test_routes(world: World) -> None:

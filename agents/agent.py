@@ -57,7 +57,7 @@ class Agent:
             config.addresses.coordinator, site, self._coordinator_said, self._coordinator_lost
         )
         self._local = LocalServer(config.run_dir / "sites" / self.name / SOCKET_NAME, self)
-        self._metrics: metrics.Server | None = None
+        self._metrics = metrics.Server(metrics.AgentCollector(self))
 
     async def start(self) -> None:
         """Listen for peers and workers, dial the coordinator. Raises OSError naming an address it cannot
@@ -69,7 +69,7 @@ class Agent:
             self._local.start()
             endpoint = self.config.addresses.metrics[self.site]
             if endpoint is not None:
-                self._metrics = metrics.Server(metrics.AgentCollector(self), endpoint)
+                await self._metrics.start(endpoint)
         except OSError:
             await self.close()
             raise
@@ -82,8 +82,7 @@ class Agent:
         await self.coordinator.close()
         self._local.close()
         await self.transport.close()
-        if self._metrics is not None:
-            self._metrics.close()
+        await self._metrics.close()
 
     # ---- the other agents (transport.Receiver)
 
@@ -197,7 +196,7 @@ class Agent:
                     self._drop(job)
                 self._hold()
             elif kind == "segment":
-                job.segment(body["fields"])
+                job.segment(body["fields"], str(body["scheduler"]))
             elif kind == "end":
                 job.end()
             elif kind == "close":

@@ -27,23 +27,23 @@ class CoordinatorClient:
     One call at a time, but `abort` and `status` may be called from another thread meanwhile.
 
     Args:
-        address: where the coordinator listens.
+        host, port: where the coordinator listens.
         timeout: seconds to wait until it does.
 
     Raises DeadlineError when nobody answers there.
     """
 
-    def __init__(self, address: tuple[str, int], timeout: float = CONNECT_SECONDS) -> None:
-        self._address = address
+    def __init__(self, host: str, port: int, timeout: float = CONNECT_SECONDS) -> None:
+        self._address = (host, port)
         self._lock = threading.Lock()
         self._decoder = wire.Decoder()
         self._number = 0
-        self._socket = _dial(address, timeout)
+        self._socket = _dial(self._address, timeout)
 
     @classmethod
     def of_testbed(cls, run_dir: str | Path, timeout: float = CONNECT_SECONDS) -> Self:
         """To the coordinator of a running testbed."""
-        return cls(Config.load(Path(run_dir)).addresses.coordinator, timeout)
+        return cls(*Config.load(Path(run_dir)).addresses.coordinator, timeout)
 
     def open_job(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """Make a job known at its sites, so that workers can join.
@@ -111,7 +111,7 @@ class CoordinatorClient:
 
     def _aside(self, verb: str, **arguments: Any) -> Any:
         """A call on a connection of its own, so that it need not wait for one under way."""
-        with CoordinatorClient(self._address) as other:
+        with CoordinatorClient(*self._address) as other:
             return other._call(verb, **arguments)
 
     def _call(self, verb: str, **arguments: Any) -> Any:

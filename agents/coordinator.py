@@ -68,7 +68,7 @@ class Coordinator:
         self._tasks: dict[FrameStream, set[asyncio.Task[None]]] = {}
         self._streams: set[FrameStream] = set()
         self._server: asyncio.Server | None = None
-        self._metrics: metrics.Server | None = None
+        self._metrics = metrics.Server(metrics.CoordinatorCollector(self))
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address cannot be used."""
@@ -77,7 +77,7 @@ class Coordinator:
         endpoint = self.config.addresses.coordinator_metrics
         if endpoint is not None:
             try:
-                self._metrics = metrics.Server(metrics.CoordinatorCollector(self), endpoint)
+                await self._metrics.start(endpoint)
             except OSError:
                 await self.close()
                 raise
@@ -93,8 +93,7 @@ class Coordinator:
             stream.close()
         if self._server is not None:
             await self._server.wait_closed()
-        if self._metrics is not None:
-            self._metrics.close()
+        await self._metrics.close()
 
     # ---- connections
 

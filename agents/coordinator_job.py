@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from agents.job import CAUSE, WAITS_FOR_RELEASE, JobDescription
@@ -16,7 +17,31 @@ from topologies.errors import DeadlineError, RunFailedError, StormbedError, Usag
 # A consequence is often reported before its cause; wait this long for a more telling report.
 PATIENCE_SECONDS: Final = 0.5
 
+MAX_CAUSES: Final = 3
+
 Worker = tuple[int, int]  # (place of its site in the job, index there)
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """What one site reported: the cause as it sees it, how telling that is, which sites it waits for."""
+
+    site: int
+    cause: str
+    telling: int
+    waits_for: frozenset[int] = frozenset()
+
+
+def root_faults(faults: Sequence[_Fault]) -> list[_Fault]:
+    """The faults that no other one explains: a site that waits for one that waits for a third is a
+
+    consequence.
+    """
+    waits: dict[int, set[int]] = {}
+    for fault in faults:
+        waits.setdefault(fault.site, set()).update(fault.waits_for)
+    roots = [f for f in faults if not any(waits.get(other, set()) - {f.site} for other in f.waits_for)]
+    return roots or list(faults)
 
 
 class CoordinatedJob:
@@ -49,7 +74,8 @@ class CoordinatedJob:
         self._send = send
         self._changed = asyncio.Event()
         self._running = False
-        self._faults: list[tuple[int, str]] = []
+        self._scheduler = ""
+        self._faults: list[_Fault] = []
         self._timer: asyncio.TimerHandle | None = None
         self._everyone = frozenset(
             (site, index) for site, count in enumerate(description.workers) for index in range(count)
@@ -85,10 +111,10 @@ class CoordinatedJob:
             if plan is not None:
                 elements = fields.get("chunk_elements", self._chunk_elements)
                 self.run(self.machine.set_plan(plan, elements, self._hop_paths))
-                fields = {**fields, "scheduler_name": plan.scheduler}
+                self._scheduler = plan.scheduler
             self.segment = str(fields.get("label", ""))
             self.asking.clear()
-            self.broadcast("segment", {"fields": fields})
+            self.broadcast("segment", {"fields": fields, "scheduler": self._scheduler})
             await self._until(self._all_ask, timeout, self._who_does_not_ask)
         except DeadlineError as error:
             self.abort(f"segment {fields.get('label')}: {error}")
@@ -112,6 +138,7 @@ class CoordinatedJob:
 
     def set_plan(self, plan: Plan) -> None:
         """Use a plan from the next collective on."""
+        self._scheduler = plan.scheduler
         self.run(self.machine.set_plan(plan, self._chunk_elements, self._hop_paths))
 
     def abort(self, cause: str) -> None:
@@ -128,7 +155,10 @@ class CoordinatedJob:
                 raise StormbedError("a site cannot release")
             self._machine_said(message)
         elif kind == "fault":
-            self._fault(body["cause"], body["telling"], body.get("seq"))
+            self._fault(
+                _Fault(site, body["cause"], body["telling"], frozenset(body.get("sites", ()))),
+                body.get("seq"),
+            )
         elif kind == "opened":
             self.opened.add(site)
         elif kind == "joined":
@@ -169,23 +199,27 @@ class CoordinatedJob:
         if gone:
             self.abort(f"{self._workers(gone)} left job {self.name} before collective {seq}")
 
-    def _fault(self, cause: str, telling: int, seq: int | None) -> None:
+    def _fault(self, fault: _Fault, seq: int | None) -> None:
         if self.failure is not None:
             return
-        if telling == CAUSE:
-            self.abort(cause)
+        if fault.telling == CAUSE:
+            self.abort(fault.cause)
             return
-        if telling == WAITS_FOR_RELEASE and seq is not None:
+        if fault.telling == WAITS_FOR_RELEASE and seq is not None:
             cause = f"waited {self.description.deadline_s:g} s for {self.machine.waiting_for(seq)}"
-        if (telling, cause) not in self._faults:
-            self._faults.append((telling, cause))
+            fault = _Fault(fault.site, cause, fault.telling, fault.waits_for)
+        self._faults.append(fault)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._decide)
 
     def _decide(self) -> None:
         """Nothing more telling came: stop the job for what was reported."""
-        best = min(telling for telling, _ in self._faults)
-        self.abort("; ".join(cause for telling, cause in self._faults if telling == best))
+        best = min(fault.telling for fault in self._faults)
+        causes = list(
+            dict.fromkeys(fault.cause for fault in root_faults(self._faults) if fault.telling == best)
+        )
+        more = f"; and {len(causes) - MAX_CAUSES} more" if len(causes) > MAX_CAUSES else ""
+        self.abort("; ".join(causes[:MAX_CAUSES]) + more)
 
     # ---- helpers
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -272,4 +273,6 @@ class Lane:
 def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
-    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno).lower()
+    return str(error)

@@ -10,36 +10,29 @@ from __future__ import annotations
 import json
 import os
 import queue
-import socket
-import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import numpy as np
 import numpy.typing as npt
 
-from agents import wire
 from agents.calls import Call
 from agents.handles import Handle
-from agents.local_server import SOCKET_NAME, short_path
-from agents.shared_memory import Arena, Region, send_with_descriptor
-from agents.wire import Header, ProtocolError
-from topologies.errors import DeadlineError, RunFailedError, UsageError
+from agents.local_link import LocalLink, dial
+from agents.local_server import SOCKET_NAME
+from agents.shared_memory import Region
+from agents.wire import Header
+from topologies.errors import DeadlineError, StormbedError, UsageError
 
 Array = npt.NDArray[Any]
 
 JOIN_SECONDS: Final = 120.0
-# The agent sends a sign of life every few seconds.
-SILENCE_SECONDS: Final = 60
 # After its deadline the agent stops a collective and says why; a wait outlasts that.
 GRACE_SECONDS: Final = 30.0
-RETRY_SECONDS: Final = 0.05
-
-_Finish = Callable[[], None]
 
 
 class LocalClient:
@@ -61,27 +54,24 @@ class LocalClient:
     sites: tuple[int, ...]
     site_names: tuple[str, ...]
 
-    def __init__(self, sock: socket.socket, site: str, job: str, out: Path | None = None) -> None:
-        """Use `connect` or `from_env`."""
-        self.site = site
-        self.job = job
-        self._socket = sock
+    def __init__(self, link: LocalLink, out: Path | None = None) -> None:
+        """Use `connect` or `from_env`. `out` is where `report` writes."""
+        self._link = link
+        self._arena = link.arena
         self._out = out
-        self._trace: Any = None
-        self._deadline_s = 600.0
-        self._send_lock = threading.Lock()
+        self._trace: TextIO | None = None
         self._call_lock = threading.Lock()
-        self._state_lock = threading.Lock()
-        self._arena = Arena(self._announce)
-        self._pending: dict[tuple[str, int], tuple[Handle, _Finish | None]] = {}
         self._seq = 0
         self._messages = 0
-        self._segments: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._joined = threading.Event()
-        self._failure: RunFailedError | None = None
-        self._closing = False
-        self._ended = False
-        self._reader = threading.Thread(target=self._read, name="stormbed-reader", daemon=True)
+        self.job = link.job
+        self.site = link.site
+        welcome = link.welcome
+        self.rank = int(welcome["rank"])
+        self.sites = tuple(welcome["sites"])
+        self.site_names = tuple(welcome["site_names"])
+        self.world_size = len(self.sites)
+        self.site_index = self.sites[self.rank]
+        self._deadline_s = float(welcome["deadline_s"]) + GRACE_SECONDS
 
     # ---- joining and leaving
 
@@ -102,45 +92,39 @@ class LocalClient:
         """
         deadline = time.monotonic() + timeout
         path = Path(run_dir) / "sites" / site / SOCKET_NAME
-        sock = _dial(path, site, deadline, timeout)
-        client = cls(sock, site, job, out)
-        client._send({"kind": "join", "job": job, "worker": local_index, "version": wire.VERSION})
-        client._reader.start()
-        if not client._joined.wait(max(0.0, deadline - time.monotonic())):
-            client.close()
-            raise DeadlineError(f"job {job} to be opened at {site}", timeout)
-        client._check()
-        return client
+        link = LocalLink(dial(path, site, timeout), site, job)
+        try:
+            if not link.join(local_index, max(0.0, deadline - time.monotonic())):
+                raise DeadlineError(f"job {job} to be opened at {site}", timeout)
+        except StormbedError:
+            link.leave()
+            raise
+        return cls(link, out)
 
     @classmethod
     def from_env(cls) -> LocalClient:
-        """Join as the environment of a worker says: STORMBED_RUN_DIR, _SITE, _JOB, _WORKER, and _OUT if
-
-        set.
-        """
+        """Join as a worker's environment says: STORMBED_RUN_DIR, _SITE, _JOB, _WORKER, and _OUT if set."""
         try:
             run_dir, site = os.environ["STORMBED_RUN_DIR"], os.environ["STORMBED_SITE"]
             job, worker = os.environ["STORMBED_JOB"], int(os.environ["STORMBED_WORKER"])
+            timeout = float(os.environ.get("STORMBED_JOIN_TIMEOUT", JOIN_SECONDS))
         except KeyError as missing:
             raise UsageError(
                 f"the environment has no {missing.args[0]}", hint="start workers through the testbed"
             ) from None
+        except ValueError as error:
+            raise UsageError(f"STORMBED_WORKER or STORMBED_JOIN_TIMEOUT: {error}") from None
         out = os.environ.get("STORMBED_OUT")
-        timeout = float(os.environ.get("STORMBED_JOIN_TIMEOUT", JOIN_SECONDS))
         return cls.connect(run_dir, site, job, worker, timeout, out=Path(out) if out else None)
 
     def close(self) -> None:
         """Leave the job in good order. May be called again."""
-        with self._state_lock:
-            if self._closing:
-                return
-            self._closing = True
-        self._try_send({"kind": "leave"})
-        self._hang_up()
+        if self._link.leave() and self._trace is not None:
+            self._trace.close()
 
     def abort(self, why: str) -> None:
         """Stop the whole job; every other worker's calls fail with this cause, naming this worker."""
-        self._try_send({"kind": "abort", "why": why})
+        self._link.try_send({"kind": "abort", "why": why})
         self.close()
 
     def __enter__(self) -> LocalClient:
@@ -214,14 +198,14 @@ class LocalClient:
         Without a timeout it waits as long as the runner, the coordinator and the agent all live; the end of
         any of them ends the job, which raises RunFailedError here.
         """
-        self._check()
-        self._send({"kind": "next"})
+        self._link.check()
+        self._link.send({"kind": "next"})
         try:
-            segment = self._segments.get(timeout=timeout)
+            segment = self._link.segments.get(timeout=timeout)
         except queue.Empty:
             raise DeadlineError(f"the next segment of job {self.job}", timeout or 0.0) from None
         if segment is None:
-            self._check()
+            self._link.check()
         return segment
 
     def report(self, record: Mapping[str, Any]) -> None:
@@ -232,7 +216,7 @@ class LocalClient:
             self._trace.write(json.dumps(dict(record)) + "\n")
             self._trace.flush()
         told = {key: record[key] for key in ("segment", "scheduler", "iteration") if key in record}
-        self._try_send({"kind": "progress", **told})
+        self._link.try_send({"kind": "progress", **told})
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> Array:
         """An array in the memory shared with the agent, so that it need not be copied. Freed like any
@@ -268,9 +252,9 @@ class LocalClient:
         """
         values = _flat(array, written=result)
         outs = [_flat(part, written=True) for part in out or ()]
-        handle = Handle(f"{call} of rank {self.rank}", self._deadline_s + GRACE_SECONDS, (array, out))
+        handle = Handle(f"{call} of rank {self.rank}", self._deadline_s, (array, out))
         with self._call_lock:
-            self._check()
+            self._link.check()
             header: Header = {
                 "kind": "call",
                 "seq": self._seq,
@@ -305,16 +289,16 @@ class LocalClient:
                     header["table"] = place[:2]
             self._launch(("call", self._seq), handle, fetch, regions)
             self._seq += 1
-            self._send(header)
+            self._link.send(header)
         return handle
 
     def _message(self, kind: str, header: Header, values: Array, *, result: bool) -> Handle:
         verb = "to" if kind == "send" else "from"
         peer, tag = header["dst" if kind == "send" else "src"], header["tag"]
         what = f"{kind} of {values.nbytes} bytes {verb} rank {peer} with tag {tag}"
-        handle = Handle(f"{what} at rank {self.rank}", self._deadline_s + GRACE_SECONDS, values)
+        handle = Handle(f"{what} at rank {self.rank}", self._deadline_s, values)
         with self._call_lock:
-            self._check()
+            self._link.check()
             region = self._arena.allocate(values.nbytes)
             shared = self._arena.view(region, values.dtype, values.size)
             if not result:
@@ -322,7 +306,9 @@ class LocalClient:
             number = self._messages
             self._messages += 1
             self._launch((kind, number), handle, [(values, shared)] if result else [], [region])
-            self._send({"kind": kind, "id": number, "nbytes": values.nbytes, "data": region[:2], **header})
+            self._link.send(
+                {"kind": kind, "id": number, "nbytes": values.nbytes, "data": region[:2], **header}
+            )
         return handle
 
     def _launch(
@@ -334,40 +320,7 @@ class LocalClient:
             for region in regions:
                 self._arena.free(region)
 
-        with self._state_lock:
-            self._pending[key] = (handle, finish)
-
-    def _announce(self, number: int, size: int, descriptor: int) -> None:
-        frame = wire.encode_bytes({"kind": "arena", "segment": number, "nbytes": size})
-        with self._send_lock:
-            try:
-                send_with_descriptor(self._socket, frame, descriptor)
-            except OSError as error:
-                raise self._lost(error) from None
-
-    def _send(self, header: Header) -> None:
-        frame = wire.encode_bytes(header)
-        with self._send_lock:
-            try:
-                self._socket.sendall(frame)
-            except OSError as error:
-                raise self._lost(error) from None
-
-    def _try_send(self, header: Header) -> None:
-        try:
-            self._send(header)
-        except RunFailedError:
-            pass  # whoever waits on this client is told by the reader
-
-    def _lost(self, error: OSError) -> RunFailedError:
-        self._check()
-        return RunFailedError(f"the agent of {self.site} cannot be reached: {error.strerror}")
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise RunFailedError(self._failure.message, hint=self._failure.hint)
-        if self._closing:
-            raise RunFailedError(f"this worker of {self.site} has left job {self.job}")
+        self._link.expect(key, handle, finish)
 
     def _check_peer(self, peer: int) -> None:
         if not 0 <= peer < self.world_size or peer == self.rank:
@@ -386,106 +339,6 @@ class LocalClient:
                     f"not {array.dtype}[{array.size}]",
                     hint="all ranks' arrays have the same type and length",
                 )
-
-    # ---- the reader thread
-
-    def _read(self) -> None:
-        decoder = wire.Decoder()
-        reason = f"the agent of {self.site} ended"
-        try:
-            while not self._ended:
-                room = decoder.buffer()
-                try:
-                    count = self._socket.recv_into(room)
-                except BlockingIOError:  # SO_RCVTIMEO
-                    reason = f"the agent of {self.site} was silent for {SILENCE_SECONDS} s"
-                    break
-                if not count:
-                    break
-                decoder.advance(count)
-                while (frame := decoder.next_frame()) is not None:
-                    self._handle(frame.header)
-        except OSError as error:
-            reason = f"the connection to the agent of {self.site} failed: {error.strerror}"
-        except ProtocolError as error:
-            reason = f"the agent of {self.site} broke the protocol: {error}"
-        if self._closing:
-            reason = f"this worker of {self.site} has left job {self.job}"
-        self._fail(RunFailedError(reason))
-
-    def _handle(self, header: Header) -> None:
-        kind = header.get("kind")
-        if kind == "done":
-            self._complete(("call", header["seq"]))
-        elif kind == "sent":
-            self._complete(("send", header["id"]))
-        elif kind == "received":
-            self._complete(("recv", header["id"]))
-        elif kind == "segment":
-            self._segments.put(header["fields"])
-        elif kind == "end":
-            self._segments.put(None)
-        elif kind == "joined":
-            self.rank, self.world_size = header["rank"], len(header["sites"])
-            self.site_index = header["sites"][self.rank]
-            self.sites, self.site_names = tuple(header["sites"]), tuple(header["site_names"])
-            self._deadline_s = header["deadline_s"]
-            self._joined.set()
-        elif kind == "failed":
-            self._fail(RunFailedError(header["why"]))
-
-    def _complete(self, key: tuple[str, int]) -> None:
-        with self._state_lock:
-            handle, finish = self._pending.pop(key)
-        if finish is not None:
-            finish()
-        handle.finish()
-
-    def _fail(self, error: RunFailedError) -> None:
-        with self._state_lock:
-            if self._failure is None:
-                self._failure = error
-            pending, self._pending = list(self._pending.values()), {}
-        for handle, _ in pending:
-            handle.finish(error)
-        self._segments.put(None)
-        self._joined.set()
-
-    def _hang_up(self) -> None:
-        self._ended = True
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        if self._reader.is_alive() and threading.current_thread() is not self._reader:
-            self._reader.join(timeout=5.0)
-        self._socket.close()
-        if self._trace is not None:
-            self._trace.close()
-
-
-def _dial(path: Path, site: str, deadline: float, timeout: float) -> socket.socket:
-    """Connect to the agent's socket, which may not be there yet."""
-    waiter = threading.Event()
-    while True:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            with short_path(path) as name:
-                sock.connect(name)
-            break
-        except OSError as error:
-            sock.close()
-            if time.monotonic() + RETRY_SECONDS > deadline:
-                raise DeadlineError(
-                    f"the agent of {site} to listen at {path}",
-                    timeout,
-                    hint=f"{error.strerror}; is it running?",
-                ) from None
-            waiter.wait(RETRY_SECONDS)
-    limit = struct.pack("ll", SILENCE_SECONDS, 0)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-    return sock
 
 
 def _flat(array: Array, *, written: bool = False) -> Array:

@@ -5,14 +5,11 @@ between.
 
 from __future__ import annotations
 
-import socket
-import threading
+import asyncio
 from collections.abc import Iterator
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -26,12 +23,14 @@ if TYPE_CHECKING:
     from agents.agent import Agent
     from agents.coordinator import Coordinator
 
+REQUEST_BYTES: Final = 16 * 1024
+REQUEST_SECONDS: Final = 10.0
 # Seconds; from a barrier on a local network to AlexNet over a star at 20 Mbit/s.
 BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
 class Histogram:
-    """Cumulative counts of seconds over `BUCKETS`, with the sum. Written by one thread, read by another."""
+    """Counts of seconds over `BUCKETS`, with their sum."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS) + 1)
@@ -50,7 +49,7 @@ class Histogram:
     def buckets(self) -> list[tuple[str, float]]:
         """As Prometheus wants them: cumulative, the last one `+Inf`."""
         total, result = 0, []
-        for bound, count in zip((*BUCKETS, float("inf")), tuple(self.counts), strict=True):
+        for bound, count in zip((*BUCKETS, float("inf")), self.counts, strict=True):
             total += count
             result.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
         return result
@@ -90,7 +89,7 @@ class AgentCollector(Collector):
         received = CounterMetricFamily(
             "stormbed_agent_received_bytes", "Bytes read from peers", labels=["peer", "path"]
         )
-        for (peer, path), counters in list(agent.transport.received.items()):
+        for (peer, path), counters in agent.transport.received.items():
             received.add_metric([names[peer], str(path)], counters.bytes)
         yield received
 
@@ -141,12 +140,13 @@ class AgentCollector(Collector):
             "From the last call of this site's workers to the last result here",
             labels=["job"],
         )
-        for job in list(self._agent.jobs.values()):
+        for job in self._agent.jobs.values():
             name, counters = [job.job.name], job.counters
             collectives.add_metric(name, counters.collectives)
             results.add_metric(name, counters.result_bytes)
             version.add_metric(name, job.machine.version)
-            iteration.add_metric(name, counters.iteration)
+            if counters.iteration >= 0:
+                iteration.add_metric(name, counters.iteration)
             held.add_metric(name, job.held_chunks)
             segment.add_metric(name, {"segment": counters.segment, "scheduler": counters.scheduler})
             seconds.add_metric(name, counters.synchronisation.buckets(), counters.synchronisation.sum)
@@ -181,35 +181,50 @@ class CoordinatorCollector(Collector):
         released = CounterMetricFamily(
             "stormbed_coordinator_released_collectives", "Collectives released", labels=["job"]
         )
-        for job in list(coordinator.jobs.values()):
+        for job in coordinator.jobs.values():
             version.add_metric([job.name], job.machine.version)
             released.add_metric([job.name], job.machine.next_seq)
         yield version
         yield released
 
 
-class _Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: a scrape a second is not news."""
-
-
-class _Threads(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    address_family = socket.AF_INET
-
-
 class Server:
-    """Serves one collector at http://ADDRESS/metrics from a thread of its own."""
+    """Serves one collector at http://ADDRESS/metrics, on the loop that it was started on.
 
-    def __init__(self, collector: Collector, endpoint: tuple[str, int]) -> None:
-        registry = CollectorRegistry()
-        registry.register(collector)
-        self._server = make_server(*endpoint, make_wsgi_app(registry), _Threads, _Quiet)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
-        self._thread.start()
+    No thread: what is collected belongs to that loop, and a scrape takes it a few milliseconds.
+    """
 
-    def close(self) -> None:
+    def __init__(self, collector: Collector) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(collector)
+        self._server: asyncio.Server | None = None
+
+    async def start(self, endpoint: tuple[str, int]) -> None:
+        """Listen. Raises OSError when the address cannot be used."""
+        self._server = await asyncio.start_server(self._serve, *endpoint, limit=REQUEST_BYTES)
+
+    async def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=5.0)
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request a connection, as Prometheus' text format over HTTP/1.1."""
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                request = await reader.readuntil(b"\r\n\r\n")
+                method, target = request.split(b" ", 2)[:2]
+                known = target.split(b"?")[0] in (b"/", b"/metrics")
+                if method != b"GET" or not known:
+                    status, body = "404 Not Found", b"try GET /metrics\n"
+                else:
+                    status, body = "200 OK", generate_latest(self._registry)
+                head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\n"
+                head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                writer.write(head.encode() + body)
+                await writer.drain()
+        except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asked is gone, or did not speak HTTP
+        finally:
+            writer.close()

@@ -1,9 +1,8 @@
 """A worker without a training framework: `python -m agents.numpy_worker`.
 
-It serves segments whose fields are {"label", "scheduler", "iterations", "elements", "dtype", "seed",
-"compute_s", "check"}. Each iteration all-reduces an array whose values follow from rank, iteration and seed,
-and compares the result with what must come out, bit by bit. Values are small integers, so that sums are exact
-in every element type.
+It serves segments as `Segment` describes them. Each iteration all-reduces arrays whose values follow from rank,
+iteration and seed, and compares the results with what must come out, bit by bit. Values are small integers, so
+that sums are exact in every element type.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from agents.compute import Compute
 from agents.local import LocalClient
-from topologies.errors import RunFailedError, StormbedError
+from topologies.errors import RunFailedError, StormbedError, UsageError
 
 PERIOD: Final = 251  # prime, so that a shifted or swapped chunk does not look right
 SPREAD: Final = 7
@@ -62,29 +62,70 @@ def check(result: npt.NDArray[Any], wanted: npt.NDArray[Any], iteration: int) ->
         )
 
 
-def run_segment(client: LocalClient, fields: Mapping[str, Any]) -> None:
+class Segment(BaseModel):
+    """What a worker is told. Fields that concern others are ignored.
+
+    Attributes:
+        elements: of the array, or of each of several that are all-reduced at once.
+        compute: a declared time between start and ready of an iteration; `real` takes none.
+        check: compare every result with what must come out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    label: str
+    iterations: Annotated[int, Field(ge=1)]
+    elements: Annotated[int, Field(ge=0)] | list[Annotated[int, Field(ge=0)]]
+    dtype: str = "float32"
+    scheduler: str | dict[str, Any] = ""
+    seed: Annotated[int, Field(ge=0)] = 0
+    compute: Literal["real"] | Compute = "real"
+    check: bool = True
+
+    @property
+    def scheduler_name(self) -> str:
+        return self.scheduler if isinstance(self.scheduler, str) else str(self.scheduler.get("name", ""))
+
+
+def parse_segment(fields: dict[str, Any]) -> Segment:
+    """Checks what a worker was told. Raises UsageError naming the field."""
+    try:
+        segment = Segment.model_validate(fields)
+        np.dtype(segment.dtype)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"segment {fields.get('label', '?')!r}: {where}: {first['msg']}") from None
+    except TypeError:
+        raise UsageError(f"segment {segment.label!r}: there is no element type {segment.dtype!r}") from None
+    return segment
+
+
+def run_segment(client: LocalClient, segment: Segment) -> None:
     """One segment, with a record an iteration."""
-    elements, seed = int(fields["elements"]), int(fields.get("seed", 0))
-    dtype = np.dtype(fields.get("dtype", "float32"))
-    compute_s = float(fields.get("compute_s", 0.0))
-    gradient = client.empty(elements, dtype)
-    wanted = np.empty(elements, dtype)
+    sizes = segment.elements if isinstance(segment.elements, list) else [segment.elements]
+    gradients = [client.empty(size, segment.dtype) for size in sizes]
+    wanted = [np.empty(size, segment.dtype) for size in sizes] if segment.check else []
     computing = threading.Event()
-    for iteration in range(int(fields["iterations"])):
+    for iteration in range(segment.iterations):
         start_ns = time.monotonic_ns()
-        contribution(client.rank, iteration, seed, gradient)
-        if compute_s:
-            computing.wait(compute_s)  # stands for the time that a model would compute
+        for number, gradient in enumerate(gradients):
+            contribution(client.rank, iteration, segment.seed + number, gradient)
+        if segment.compute != "real":
+            seconds = segment.compute.at(client.site).draw(segment.seed, client.rank, iteration)
+            # Waits out what is left of the time that a model would compute.
+            computing.wait(max(0.0, seconds - (time.monotonic_ns() - start_ns) / 1e9))
         ready_ns = time.monotonic_ns()
-        client.allreduce(gradient).wait()
+        for handle in [client.allreduce(gradient) for gradient in gradients]:
+            handle.wait()
         done_ns = time.monotonic_ns()
-        if fields.get("check", True):
-            expected(client.world_size, iteration, seed, wanted)
-            check(gradient, wanted, iteration)
+        for number, (gradient, right) in enumerate(zip(gradients, wanted, strict=False)):
+            expected(client.world_size, iteration, segment.seed + number, right)
+            check(gradient, right, iteration)
         client.report(
             {
-                "segment": fields.get("label"),
-                "scheduler": fields.get("scheduler_name", fields.get("scheduler")),
+                "segment": segment.label,
+                "scheduler": segment.scheduler_name,
                 "iteration": iteration,
                 "start_ns": start_ns,
                 "ready_ns": ready_ns,
@@ -104,7 +145,7 @@ def main() -> int:
         return error.exit_code
     try:
         while (fields := client.next_segment()) is not None:
-            run_segment(client, fields)
+            run_segment(client, parse_segment(fields))
     except StormbedError as error:
         client.abort(str(error))
         sys.stderr.write(f"numpy worker {client.rank} (pid {os.getpid()}): {error}\n")

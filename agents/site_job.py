@@ -205,10 +205,10 @@ class SiteJob:
             return
         self._tell("left", worker=worker.index)
 
-    def segment(self, fields: dict[str, Any]) -> None:
-        """All workers of the job have asked: this is what they run next."""
+    def segment(self, fields: dict[str, Any], scheduler: str) -> None:
+        """All workers of the job have asked: this is what they run next, under this scheduler."""
         self.counters.segment = str(fields.get("label", ""))
-        self.counters.scheduler = str(fields.get("scheduler", ""))
+        self.counters.scheduler = scheduler
         self.counters.iteration = -1
         for worker in self._workers.values():
             if worker.asking:
@@ -427,7 +427,13 @@ class SiteJob:
         elif not under_way.machine_done:
             waiting = self.machine.waiting_for(seq)
             telling = CONSEQUENCE if waiting.sites else WAITS_FOR_RELEASE
-            self._tell("fault", cause=f"waited {seconds} for {waiting}", telling=telling, seq=seq)
+            self._tell(
+                "fault",
+                cause=f"waited {seconds} for {waiting}",
+                telling=telling,
+                seq=seq,
+                sites=waiting.sites,
+            )
         else:
             self.fault(f"{self.name} could not send its part of collective {seq} ({call}) in {seconds}")
 

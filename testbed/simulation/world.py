@@ -9,7 +9,7 @@ contributor exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -24,9 +24,9 @@ from agents.sync.site_machine import SiteMachine
 from agents.sync.spec import CollectiveSpec, item_size, site_mask
 from testbed.simulation.clock import VirtualClock
 from testbed.simulation.fluid import Connection, FluidLink, FluidNetwork
+from testbed.simulation.underlay import Underlay
 from topologies.errors import RunFailedError
 from topologies.model import Topology
-from topologies.paths import Path, direct_path_number, path_sets
 
 SECOND = 1_000_000_000
 
@@ -89,13 +89,12 @@ class World:
         *,
         job: str = "simulated",
         options: WorldOptions = IDEAL,
-        paths: Mapping[tuple[int, int], tuple[Path, ...]] | None = None,
     ) -> None:
         self.topology = topology
         self.clock = VirtualClock()
         self.options = options
         self.n = len(topology.site_names)
-        self.paths = path_sets(topology) if paths is None else paths
+        self.underlay = Underlay(topology)
         self.network = FluidNetwork(
             self.clock,
             [FluidLink(link.rate.bps, link.delay.ns) for link in topology.directed],
@@ -110,17 +109,13 @@ class World:
         self.on_complete: Callable[[int, int], None] | None = None
         self._link_of = {(link.src, link.dst): link.index for link in topology.directed}
         self._lanes: dict[tuple[int, int, int, int], Connection] = {}
-        self._hop_paths = {
-            (u, v): direct_path_number(self.paths, u, v) or 0 for u, v in sorted(self._link_of)
-        }
+        self._hop_paths = self.underlay.direct_numbers()
 
     # ---- what a run does
 
     def view(self) -> NetworkView:
         """The network as a scheduler with perfect knowledge sees it."""
-        primary = {pair: paths[0] for pair, paths in self.paths.items()}
-        rates = {arc: float(bps) for arc, bps in self.topology.rates().items()}
-        return NetworkView(self.n, rates, self.topology.site_names, primary)
+        return self.underlay.view
 
     def use(self, scheduler: SchedulerSpec, chunk_elements: int) -> Plan:
         """Plan with the declared rates; the plan holds from the next collective on."""
@@ -170,7 +165,7 @@ class World:
         key = (src, dst, path, cls)
         lane = self._lanes.get(key)
         if lane is None:
-            hops = pairwise(self._route(src, dst, path))
+            hops = pairwise(self.underlay.path(src, dst, path))
             lane = self.network.connect([self._link_of[hop] for hop in hops], cls)
             self._lanes[key] = lane
         return lane
@@ -206,19 +201,15 @@ class World:
         if self.options.relay == "flow":
             self.network.send(self.lane(site, dst, action.path), nbytes, arrived, action.priority)
             return
-        hops = list(pairwise(self._route(site, dst, action.path)))
+        hops = list(pairwise(self.underlay.path(site, dst, action.path)))
 
         def forward(k: int) -> None:
             then = arrived if k + 1 == len(hops) else lambda: forward(k + 1)
             # A neighbour's direct path is its own lane, so the link has one queue whoever relays over it.
-            lane = self.lane(*hops[k], self._hop_paths[hops[k]])
+            lane = self.lane(*hops[k], self._hop_paths.get(hops[k], 0))
             self.network.send(lane, nbytes, then, action.priority)
 
         forward(0)
-
-    def _route(self, src: int, dst: int, path: int) -> Path:
-        known = self.paths[src, dst]
-        return known[path] if path < len(known) else known[0]
 
     def _check_result(self, site: int, seq: int, part: int, payload: object) -> None:
         assert isinstance(payload, GhostPayload)

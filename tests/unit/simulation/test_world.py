@@ -20,10 +20,12 @@ from agents.sync.spec import allgather, allreduce, barrier, broadcast
 from testbed.simulation import world as world_module
 from testbed.simulation.bounds import bound
 from testbed.simulation.synchronise import synchronise
+from testbed.simulation.underlay import Underlay
 from testbed.simulation.world import World, WorldOptions
 from topologies.errors import RunFailedError
 from topologies.load import load_topology
 from topologies.model import Topology
+from topologies.paths import path_sets
 
 Build = Callable[..., Topology]
 ALEXNET = 57_029_322
@@ -105,7 +107,7 @@ def test_relayed_hops_share_their_links(topology_of: Build) -> None:
 
 
 def one_message_at_a_time(topology: Topology, policy: Policy, elements: int) -> float:
-    """Another simulator, for trees of neighbours: one queue a directed link, whole chunks, first in first out.
+    """Another simulator, for trees of neighbours: one queue a directed link, whole chunks, first in, out.
 
     It knows nothing of state machines, fluids or ghosts: it counts contributions and keeps links busy.
     """
@@ -181,6 +183,24 @@ def test_equal_to_a_separately_written_simulator(seed: int, topology_of: Build) 
     plan = get_scheduler("netstorm", topology.site_names).plan(world.view())
     expected = one_message_at_a_time(topology, Policy(1, 0, plan, chunk), elements)
     assert run_plan(topology, plan, elements, chunk) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_primary_paths_are_those_of_the_emulated_network(seed: int, topology_of: Build) -> None:
+    rng = random.Random(seed)
+    n = rng.randint(3, 8)
+    pairs = sorted(
+        {(v - 1, v) for v in range(1, n)} | {tuple(sorted(rng.sample(range(n), 2))) for _ in range(n)}
+    )
+    few = (10, 10, 20, 40)
+    rates = {arc: rng.choice(few) for u, v in pairs for arc in ((u, v), (v, u))}
+    topology = topology_of(rates)
+    underlay = Underlay(topology)
+    direct = underlay.direct_numbers()
+    for (src, dst), paths in path_sets(topology).items():
+        assert underlay.path(src, dst, 0) == paths[0]
+        if (src, dst) in rates:
+            assert underlay.path(src, dst, direct.get((src, dst), 0)) == (src, dst)
 
 
 def draws(count: int, rng: random.Random, topology_of: Build) -> list[Topology]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from itertools import pairwise
+from math import inf
 
 from topologies.dscp import MAX_PATHS
 from topologies.errors import UsageError
@@ -11,6 +13,8 @@ from topologies.model import Topology
 
 Path = tuple[int, ...]
 """The sites from source to destination, both included."""
+
+Hop = tuple[int, int]
 
 _EQUAL = 1e-9
 """Costs within this relative distance are equal."""
@@ -26,16 +30,13 @@ def path_sets(topology: Topology, limit: int = MAX_PATHS) -> dict[tuple[int, int
     """
     if not 1 <= limit <= MAX_PATHS:
         raise UsageError(f"a limit of {limit} paths cannot be", hint=f"it is 1 to {MAX_PATHS}")
-    size = len(topology.site_names)
-    costs: list[dict[int, float]] = [{} for _ in range(size)]
-    for (u, v), bps in topology.rates().items():
-        costs[u][v] = 1 / bps
+    graph = _Graph(topology)
     sets = {}
-    for dst in range(size):
-        distances = _distances(costs, dst)
-        for src in range(size):
+    for dst in range(graph.size):
+        distances = graph.distances(dst)
+        for src in range(graph.size):
             if src != dst:
-                sets[src, dst] = _disjoint_paths(costs, src, dst, limit, distances)
+                sets[src, dst] = _disjoint_paths(graph, src, dst, limit, distances)
     return dict(sorted(sets.items()))
 
 
@@ -47,57 +48,62 @@ def direct_path_number(paths: Mapping[tuple[int, int], tuple[Path, ...]], src: i
     return None
 
 
+class _Graph:
+    """Costs (1/rate) of the directions of all links, by where they begin and by where they end."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.size = len(topology.site_names)
+        self.outgoing: list[dict[int, float]] = [{} for _ in range(self.size)]
+        self.incoming: list[dict[int, float]] = [{} for _ in range(self.size)]
+        for (u, v), bps in topology.rates().items():
+            self.outgoing[u][v] = self.incoming[v][u] = 1 / bps
+
+    def distances(
+        self, dst: int, *, without: Set[Hop] = frozenset(), until: int | None = None
+    ) -> dict[int, float]:
+        """Least cost to `dst` (Dijkstra) from every site, or from those not farther than `until`."""
+        done: dict[int, float] = {}
+        heap = [(0.0, dst)]
+        while heap:
+            distance, v = heapq.heappop(heap)
+            if v in done:
+                continue
+            done[v] = distance
+            if v == until:
+                break
+            for u, cost in self.incoming[v].items():
+                if u not in done and (u, v) not in without:
+                    heapq.heappush(heap, (distance + cost, u))
+        return done
+
+    def walk(self, src: int, dst: int, distances: Mapping[int, float], without: Set[Hop]) -> Path:
+        """The lexicographically lowest of the fastest paths. Each step comes nearer, so there is no loop."""
+        path, slack = [src], _EQUAL * distances[src]
+        while path[-1] != dst:
+            u = path[-1]
+            path.append(
+                min(
+                    v
+                    for v, cost in self.outgoing[u].items()
+                    if (u, v) not in without
+                    and distances.get(v, inf) < distances[u]
+                    and cost + distances[v] <= distances[u] + slack
+                )
+            )
+        return tuple(path)
+
+
 def _disjoint_paths(
-    costs: list[dict[int, float]], src: int, dst: int, limit: int, distances: dict[int, float]
+    graph: _Graph, src: int, dst: int, limit: int, distances: Mapping[int, float]
 ) -> tuple[Path, ...]:
     paths: list[Path] = []
-    left = costs
+    used: set[Hop] = set()
     while src in distances:
-        paths.append(_walk(left, src, dst, distances))
-        used = {frozenset(hop) for hop in zip(paths[-1], paths[-1][1:], strict=False)}
-        left = [
-            {v: cost for v, cost in row.items() if frozenset((u, v)) not in used}
-            for u, row in enumerate(left)
-        ]
-        distances = _distances(left, dst, until=src)
+        paths.append(graph.walk(src, dst, distances, used))
+        for u, v in pairwise(paths[-1]):
+            used |= {(u, v), (v, u)}
+        distances = graph.distances(dst, without=used, until=src)
     direct = (src, dst)
     if direct in paths[limit:]:
         paths[limit - 1] = direct
     return tuple(paths[:limit])
-
-
-def _distances(costs: list[dict[int, float]], dst: int, until: int | None = None) -> dict[int, float]:
-    """Least cost from every site to `dst` (Dijkstra), or from those not farther than `until`."""
-    incoming: list[list[tuple[int, float]]] = [[] for _ in costs]
-    for u, row in enumerate(costs):
-        for v, cost in row.items():
-            incoming[v].append((u, cost))
-    done: dict[int, float] = {}
-    heap = [(0.0, dst)]
-    while heap:
-        distance, v = heapq.heappop(heap)
-        if v in done:
-            continue
-        done[v] = distance
-        if v == until:
-            break
-        for u, cost in incoming[v]:
-            if u not in done:
-                heapq.heappush(heap, (distance + cost, u))
-    return done
-
-
-def _walk(costs: list[dict[int, float]], src: int, dst: int, distances: dict[int, float]) -> Path:
-    """The lexicographically lowest of the fastest paths. Each step comes nearer, so there is no loop."""
-    path, slack = [src], _EQUAL * distances[src]
-    while path[-1] != dst:
-        u = path[-1]
-        path.append(
-            min(
-                v
-                for v, cost in costs[u].items()
-                if distances.get(v, float("inf")) < distances[u]
-                and cost + distances[v] <= distances[u] + slack
-            )
-        )
-    return tuple(path)

@@ -146,6 +146,13 @@ class Testbed:
         """Every direction of every link as configured now, with its counters."""
         return list(self.call("links"))
 
+    def calibrate(self, on_progress: OnProgress | None = None) -> dict[str, Any]:
+        """Measure every link as it is configured now; the verdict, its reasons, and a row a direction.
+
+        Takes a few seconds in which all links are loaded.
+        """
+        return dict(self._client.call("calibrate", on_progress))
+
     def run(
         self,
         experiment: str | Path,

@@ -48,7 +48,7 @@ def find(name: str | None = None) -> TestbedInfo:
             raise UsageError("no testbed is up", hint="testbed up netstorm-9")
         raise UsageError(
             f"several testbeds are up: {', '.join(found)}",
-            hint=f"name one of them: --name {next(iter(found))}",
+            hint=f"name one of them, such as {next(iter(found))}",
         )
     check_name(name)
     if name not in found:

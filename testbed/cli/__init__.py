@@ -28,6 +28,7 @@ VERBS = (
     "up",
     "list",
     "status",
+    "calibrate",
     "link",
     "exec",
     "shell",

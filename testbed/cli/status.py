@@ -22,14 +22,17 @@ from rich.text import Text
 from testbed.cli.list import age
 from testbed.cli.output import SCHEMA, Format, FormatOption, console, make_table, mbps, print_json
 from testbed.cli.select import NameArgument, attach
+from testbed.emulation.waiting import wait_for
 from testbed.standing import standing
 from testbed.status import JobStatus, LinkStatus, SiteStatus, Snapshot, StatusReader
-from topologies.errors import StormbedError
+from topologies.errors import DeadlineError, StormbedError
 
 INTERVAL_S = 1.0
 # Long enough for a rate to mean something, short enough not to be noticed.
 FIRST_WINDOW_S = 0.5
 BUSY_RATIO = 0.9
+# How long `down` may take from the supervisor's end until its files are gone.
+GOING_S = 5.0
 # The width from which the links stand beside the sites.
 SIDE_BY_SIDE = 126
 
@@ -50,19 +53,23 @@ def status(
     """
     testbed = attach(name, "status")
     reader = StatusReader(testbed)
-    reader.read()
     try:
+        reader.read()
         if watch:
             _watch(reader, format)
-        else:
-            _pause(FIRST_WINDOW_S)
-            snapshot = reader.read()
-            if format is Format.JSON:
-                print_json(snapshot.as_dict())
-            else:
-                console().print(render(snapshot))
+            return
+        _pause(FIRST_WINDOW_S)
+        snapshot = reader.read()
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+        return  # the usual way to end it, wherever it happened to be
     finally:
         reader.close()
+    if format is Format.JSON:
+        print_json(snapshot.as_dict())
+    else:
+        console().print(render(snapshot))
 
 
 # --- Live -------------------------------------------------------------------------------------------------
@@ -93,12 +100,19 @@ def _each_second(reader: StatusReader) -> Iterator[Snapshot]:
                     return
                 due = time.monotonic() + INTERVAL_S
                 yield reader.read()
-    except KeyboardInterrupt:
-        return
     except StormbedError as error:
-        if any(info.name == reader.name for info in standing()):
+        if not _goes_down(reader.name):
             raise
         typer.echo(f"testbed {reader.name} is down ({error.message})", err=True)
+
+
+def _goes_down(name: str) -> bool:
+    """Whether a testbed whose supervisor has stopped answering is gone, or goes within a moment."""
+    try:
+        wait_for(lambda: all(info.name != name for info in standing()), f"testbed {name} to go", GOING_S)
+    except DeadlineError:
+        return False
+    return True
 
 
 @contextmanager

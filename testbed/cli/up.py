@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from testbed.api import Testbed, default_name
+from testbed.cli.calibrate import require_in_band, verdict_lines
 from testbed.cli.output import Format, FormatOption, count, print_json, progress
 from testbed.standing import require_root, standing
 from topologies.errors import UsageError
@@ -27,6 +28,10 @@ def up(
     calibrate: Annotated[
         bool, typer.Option("--calibrate/--no-calibrate", help="Load all links together and give a verdict.")
     ] = True,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Exit 3 when a link is not as declared; the testbed stands anyway."),
+    ] = False,
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Be content with a testbed of this name and network that is up.")
     ] = False,
@@ -50,8 +55,12 @@ def up(
             f"{testbed.name} stands: {count(testbed.topology.sites, 'site')}, "
             f"{count(testbed.topology.links, 'link')} ({testbed.topology.name})"
         )
+        for line in verdict_lines(testbed.info.fidelity):
+            typer.echo(f"  {line}")
         typer.echo(f"  ssh -F {testbed.ssh_config} {testbed.topology.site_names[0]}")
         typer.echo(f"  Prometheus {testbed.info.prometheus_url}")
+    if strict:
+        require_in_band(testbed.info.fidelity)
 
 
 def reusable(name: str, network: Topology) -> Testbed | None:

@@ -1,0 +1,425 @@
+"""The verbs on real testbeds, typed as a user types them, with a run root of their own.
+
+So "the only testbed that stands" is ours, whatever else stands on the machine.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.cli import build
+from testbed.cli.errors import exit_code_of
+from testbed.emulation.management import interface_name
+from testbed.emulation.rundir import RunDir
+
+pytestmark = pytest.mark.emulated
+
+Done = subprocess.CompletedProcess[str]
+TESTBED = [sys.executable, "-m", "testbed"]
+
+
+@pytest.fixture(scope="module")
+def run_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture(scope="module")
+def environment(run_root: Path) -> Iterator[dict[str, str]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORMBED_RUN_ROOT", str(run_root))
+        patch.setenv("NO_COLOR", "1")
+        yield dict(os.environ)
+
+
+@pytest.fixture(scope="module")
+def testbed(environment: dict[str, str], run_root: Path) -> Iterator[Callable[..., Done]]:
+    """The command. Verbs that become another program need a process of their own; the others save that
+    second.
+    """
+
+    def run(*arguments: str, input: str | None = None) -> Done:
+        if arguments[0] in ("exec", "shell"):
+            return subprocess.run(
+                [*TESTBED, *arguments],
+                capture_output=True,
+                text=True,
+                input=input or "",
+                timeout=90,
+                env=environment,
+            )
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = exit_code_of(lambda: build()(list(arguments), prog_name="testbed"))
+        return Done(arguments, code, out.getvalue(), err.getvalue())
+
+    yield run
+    for path in run_root.glob("*/"):
+        run("down", path.name)
+        run("clean", path.name)
+
+
+@pytest.fixture(scope="module")
+def pair(testbed: Callable[..., Done]) -> Callable[..., Done]:
+    """The command, with a testbed `pair` standing."""
+    done = testbed("up", "pair", "--no-calibrate")
+    assert done.returncode == 0, done.stderr
+    return testbed
+
+
+def document(done: Done) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert result["schema"] == 1
+    return result
+
+
+def has_interface(run_root: Path, name: str) -> bool:
+    """Whether the machine still has the one interface that a testbed of this name puts there."""
+    return Path(f"/sys/class/net/{interface_name(RunDir(run_root / name))}").exists()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+# --- One testbed ------------------------------------------------------------------------------------------
+
+
+def test_up_says_each_step_on_stderr_and_the_result_on_stdout(testbed: Callable[..., Done]) -> None:
+    done = testbed("up", "pair", "--name", "told", "--no-calibrate", "--format", "json")
+    result = document(done)
+    assert result["name"] == "told" and set(result["sites"]) == {"dc1", "dc2"}
+    assert "s] Open vSwitch" in done.stderr
+    assert testbed("down", "told").stdout == "told is down\n"
+
+
+def test_up_again_is_refused_and_nothing_is_touched(pair: Callable[..., Done], run_root: Path) -> None:
+    before = (run_root / "pair" / "testbed.json").read_text()
+    again = pair("up", "pair")
+    assert again.returncode == 2
+    assert "'pair' is up already" in again.stderr and "down pair" in again.stderr
+    assert (run_root / "pair" / "testbed.json").read_text() == before
+
+
+def test_up_reuse_takes_what_stands_if_it_is_the_same_network(pair: Callable[..., Done]) -> None:
+    again = pair("up", "pair", "--reuse", "--format", "json")
+    assert document(again)["name"] == "pair"
+    assert "up already" in again.stderr
+    other = pair("up", "pair", "--reuse", "--scale", "0.5")
+    assert other.returncode == 2 and "another network" in other.stderr
+
+
+def test_list(pair: Callable[..., Done], run_root: Path) -> None:
+    (entry,) = document(pair("list", "--format", "json"))["testbeds"]
+    assert (entry["name"], entry["topology"], entry["sites"]) == ("pair", "pair", 2)
+    assert entry["run_dir"] == str(run_root / "pair")
+
+
+def test_exec_passes_arguments_input_and_exit_code(pair: Callable[..., Done]) -> None:
+    done = pair("exec", "dc2", "--", "sh", "-c", 'hostname; pwd; cat; echo "$1"; exit 7', "sh", "a b --name")
+    assert done.returncode == 7
+    assert done.stdout.splitlines()[0] == "dc2"
+    assert done.stdout.splitlines()[1].endswith("/pair/sites/dc2/home")
+    assert done.stdout.splitlines()[-1] == "a b --name"
+    assert pair("exec", "pair", "dc1", "--", "cat", input="through\n").stdout == "through\n"
+    assert pair("exec", "dc1", "--", "no-such-program").returncode == 127
+
+
+def test_exec_reaches_the_other_site_over_the_wan(pair: Callable[..., Done]) -> None:
+    done = pair("exec", "dc1", "--", "ping", "-q", "-c", "3", "-i", "0.1", "10.0.0.2")
+    assert done.returncode == 0
+    average = float(done.stdout.splitlines()[-1].split(" = ")[1].split("/")[1])
+    assert average == pytest.approx(20, abs=6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("exec", "dc3", "--", "true"), ["no site 'dc3'", "dc"]),
+        (("exec", "pear", "dc1", "--", "true"), ["'pear'", "did you mean pair?"]),
+        (("shell", "dx1"), ["no site 'dx1'", "did you mean dc1?"]),
+        (("ps", "dc9"), ["no site 'dc9'"]),
+        (("link", "set", "dc1", "dc1", "--rate", "5mbit"), ["no link", "dc1"]),
+        (("link", "set", "dc1", "dc7", "--rate", "5mbit"), ["no site 'dc7'"]),
+        (("link", "show", "dc7"), ["no site 'dc7'"]),
+        (("status", "par"), ["'par'", "did you mean pair?"]),
+        (("down", "par"), ["'par'", "did you mean pair?"]),
+        (("kill", "dc1", "999999"), ["999999"]),
+    ],
+)
+def test_what_does_not_exist_is_named_with_the_nearest(
+    pair: Callable[..., Done], arguments: tuple[str, ...], words: list[str]
+) -> None:
+    done = pair(*arguments)
+    assert done.returncode == 2, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_shell_is_a_login_shell_at_the_site(pair: Callable[..., Done]) -> None:
+    done = pair("shell", "dc1", input="hostname\npwd\nexit 3\n")
+    assert done.returncode == 3
+    assert done.stdout.splitlines()[0] == "dc1"
+    assert done.stdout.splitlines()[1].endswith("/sites/dc1/home")
+
+
+def test_processes_are_listed_and_ended(pair: Callable[..., Done], environment: dict[str, str]) -> None:
+    started = subprocess.Popen([*TESTBED, "exec", "dc2", "--", "sleep", "987"], env=environment)
+
+    def sleeping() -> list[int]:
+        rows = document(pair("ps", "dc2", "--format", "json"))["processes"]
+        return [row["pid"] for row in rows if row["argv"] == ["sleep", "987"]]
+
+    try:
+        assert eventually(lambda: bool(sleeping()))
+        (pid,) = sleeping()
+        assert "sleep 987" in pair("ps").stdout
+        elsewhere = pair("kill", "dc1", str(pid))
+        assert elsewhere.returncode == 2 and "not at this site" in elsewhere.stderr
+        assert pair("kill", "dc2", str(pid)).returncode == 0
+        assert sleeping() == []
+    finally:
+        started.kill()
+        started.wait()
+
+
+def test_the_process_that_holds_a_site_is_not_ended_by_mistake(pair: Callable[..., Done]) -> None:
+    rows = document(pair("ps", "dc1", "--format", "json"))["processes"]
+    (holder,) = [row["pid"] for row in rows if "mininet:h1" in row["argv"]]
+    refused = pair("kill", "dc1", str(holder))
+    assert refused.returncode == 2 and "holds the namespaces" in refused.stderr
+    assert pair("exec", "dc1", "--", "true").returncode == 0
+
+
+def test_links_change_while_it_stands(pair: Callable[..., Done]) -> None:
+    def rates() -> dict[tuple[str, str], float]:
+        rows = document(pair("link", "show", "--format", "json"))["links"]
+        return {(row["src"], row["dst"]): row["rate_bps"] for row in rows}
+
+    assert pair("link", "set", "dc1", "dc2", "--rate", "50mbit").returncode == 0
+    assert rates() == {("dc1", "dc2"): 50e6, ("dc2", "dc1"): 50e6}
+    assert pair("link", "set", "dc2", "dc1", "--rate", "20mbit", "--one-way").returncode == 0
+    assert rates() == {("dc1", "dc2"): 50e6, ("dc2", "dc1"): 20e6}
+    assert pair("link", "reset").returncode == 0
+    assert rates() == {("dc1", "dc2"): 100e6, ("dc2", "dc1"): 100e6}
+
+
+def test_a_link_that_is_down_carries_nothing_until_it_is_up(pair: Callable[..., Done]) -> None:
+    ping = ("exec", "dc1", "--", "ping", "-q", "-c", "2", "-W", "1", "-i", "0.2", "10.0.0.2")
+    assert pair("link", "down", "dc1", "dc2").returncode == 0
+    shown = document(pair("link", "show", "dc1", "dc2", "--format", "json"))["links"]
+    assert [row["state"] for row in shown] == ["down", "down"]
+    assert pair(*ping).returncode != 0
+    assert pair("link", "up", "dc1", "dc2").returncode == 0
+    assert eventually(lambda: pair(*ping).returncode == 0)
+
+
+def test_status_shows_configured_against_achieved(
+    pair: Callable[..., Done], environment: dict[str, str]
+) -> None:
+    sender = (
+        "import socket\ns = socket.create_connection(('10.0.0.2', 5999))\nwhile True: s.send(bytes(65536))"
+    )
+    sink = (
+        "import socket\nl = socket.create_server(('10.0.0.2', 5999))\nprint('ready', flush=True)\n"
+        "c = l.accept()[0]\nwhile c.recv(65536): pass"
+    )
+    receiving = subprocess.Popen(
+        [*TESTBED, "exec", "dc2", "--", "python", "-c", sink],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    sending = None
+    try:
+        assert receiving.stdout is not None and receiving.stdout.readline() == "ready\n"
+        sending = subprocess.Popen([*TESTBED, "exec", "dc1", "--", "python", "-c", sender], env=environment)
+
+        def used() -> float:
+            rows = document(pair("status", "--format", "json"))["links"]
+            return next(float(row["utilisation_ratio"]) for row in rows if row["src"] == "dc1")
+
+        assert eventually(lambda: 0.8 < used() < 1.05, seconds=20)
+    finally:
+        for process in (sending, receiving):
+            if process is not None:
+                process.kill()
+                process.wait()
+    text = pair("status").stdout
+    assert "dc1" in text and "no run is going on" in text
+    assert document(pair("status", "--format", "json"))["healthy"]
+
+
+def on_terminal(
+    environment: dict[str, str], *arguments: str, until: str, send: bytes
+) -> tuple[int, str, float]:
+    """Run the command on a terminal of its own; once `until` is on the screen, send keys. Returns the exit
+    code,
+    all that was written, and the seconds from the keys to the end."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(
+            sys.executable,
+            [*TESTBED, *arguments],
+            environment | {"TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
+        )
+    screen, sent, deadline = b"", None, time.monotonic() + 30
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([terminal], [], [], 0.1)
+        if ready:
+            try:
+                got = os.read(terminal, 65536)
+            except OSError:  # the other end is closed
+                break
+            screen += got
+        if sent is None and until.encode() in screen:
+            os.write(terminal, send)
+            sent = time.monotonic()
+    else:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert sent is not None, screen.decode()
+    return os.waitstatus_to_exitcode(status), screen.decode(), time.monotonic() - sent
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"])
+def test_watch_redraws_until_a_key_ends_it(
+    pair: Callable[..., Done], environment: dict[str, str], key: bytes
+) -> None:
+    code, screen, seconds = on_terminal(environment, "status", "--watch", until="up for", send=key)
+    assert code == 0
+    assert seconds < 3
+    assert "\x1b[?1049l" in screen  # the screen from before is back
+
+
+def test_watch_into_a_pipe_is_one_document_a_second(
+    pair: Callable[..., Done], environment: dict[str, str]
+) -> None:
+    watching = subprocess.Popen(
+        [*TESTBED, "status", "--watch", "--format", "json"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stdout is not None
+    first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(10) == 0
+    assert first["schema"] == second["schema"] == 1
+    assert second["up_s"] - first["up_s"] == pytest.approx(1.0, abs=0.4)
+
+
+def test_next_steps_are_commands_that_work(pair: Callable[..., Done]) -> None:
+    text = pair("next-steps").stdout
+    (line,) = [line for line in text.splitlines() if " exec " in line]
+    words = line.split("  ")[0].split()
+    assert words[0] == "testbed"
+    assert pair(*words[1:]).returncode == 0
+
+
+# --- Two testbeds, interrupts, deaths ---------------------------------------------------------------------
+
+
+def test_two_testbeds_have_to_be_told_apart(pair: Callable[..., Done]) -> None:
+    assert pair("up", "pair", "--name", "second", "--no-calibrate").returncode == 0
+    for arguments in (("status",), ("down",), ("link", "show"), ("exec", "dc1", "--", "true"), ("ps",)):
+        done = pair(*arguments)
+        assert done.returncode == 2
+        assert "pair, second" in done.stderr
+    assert pair("exec", "second", "dc1", "--", "hostname").stdout == "dc1\n"
+    assert pair("exec", "dc1", "--name", "pair", "--", "hostname").stdout == "dc1\n"
+    assert pair("down", "second").returncode == 0
+    assert pair("exec", "dc1", "--", "true").returncode == 0
+
+
+def test_ctrl_c_during_up_takes_everything_down_again(
+    testbed: Callable[..., Done], environment: dict[str, str], run_root: Path
+) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        starting = subprocess.Popen(
+            [*TESTBED, "up", "triangle", "--name", "stopped"],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert starting.stderr is not None
+        for line in starting.stderr:
+            if "controller" in line:
+                break
+        starting.send_signal(number)
+        _, rest = starting.communicate(timeout=30)
+        assert starting.returncode == 130
+        assert "interrupted" in rest and "Traceback" not in rest
+        assert not (run_root / "stopped").exists()
+        assert not has_interface(run_root, "stopped")
+
+
+def test_after_a_killed_supervisor_clean_and_up_work_and_the_other_stands(
+    pair: Callable[..., Done], run_root: Path
+) -> None:
+    assert pair("up", "pair", "--name", "doomed", "--no-calibrate").returncode == 0
+    assert has_interface(run_root, "doomed")
+    os.kill(json.loads((run_root / "doomed" / "testbed.json").read_text())["supervisor_pid"], signal.SIGKILL)
+    assert eventually(lambda: not has_interface(run_root, "doomed"), seconds=3)
+    gone = pair("exec", "doomed", "dc1", "--", "true")
+    assert gone.returncode == 2 and "'doomed'" in gone.stderr
+    assert [entry["name"] for entry in document(pair("list", "--format", "json"))["testbeds"]] == ["pair"]
+    rows = document(pair("doctor", "--format", "json"))["checks"]
+    (leftovers,) = [row for row in rows if row["name"] == "leftovers"]
+    assert leftovers["state"] == "degraded" and "doomed" in leftovers["found"]
+    assert "doomed" in pair("clean").stdout
+    assert pair("clean").stdout == "nothing was left\n"
+    assert pair("up", "pair", "--name", "doomed", "--no-calibrate").returncode == 0
+    assert pair("down", "doomed").returncode == 0
+    assert pair("exec", "pair", "dc1", "--", "true").returncode == 0
+
+
+def test_clean_refuses_what_stands(pair: Callable[..., Done]) -> None:
+    refused = pair("clean", "pair")
+    assert refused.returncode == 2 and "is up" in refused.stderr
+    assert pair("exec", "dc1", "--", "true").returncode == 0
+
+
+def test_calibrate_gives_a_row_a_direction_and_a_verdict(pair: Callable[..., Done]) -> None:
+    done = pair("calibrate", "--format", "json")
+    result = json.loads(done.stdout)
+    assert result["verdict"] in ("faithful", "degraded", "saturated")
+    assert done.returncode == (3 if result["verdict"] == "degraded" else 0)
+    assert [(link["src"], link["dst"]) for link in result["links"]] == [("dc1", "dc2"), ("dc2", "dc1")]
+
+
+def test_a_watch_ends_when_its_testbed_goes_down(
+    pair: Callable[..., Done], environment: dict[str, str], run_root: Path
+) -> None:
+    watching = subprocess.Popen(
+        [*TESTBED, "status", "--watch", "--format", "json"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stdout is not None
+    watching.stdout.readline()
+    assert pair("down").returncode == 0
+    _, said = watching.communicate(timeout=15)
+    assert watching.returncode == 0
+    assert "pair is down" in said
+    assert list(run_root.glob("*/")) == []

@@ -197,7 +197,6 @@ class EmulatedRun:
             "optimizer": training.optimizer,
             "momentum": training.momentum,
             "compute": compute_message(training.compute),
-            "compute_s": 0.0 if training.compute.mean is None else training.compute.mean.seconds,
             "seed": segment.seed,
             "eval_every": training.eval_every,
             "save_parameters": training.save_parameters,

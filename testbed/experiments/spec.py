@@ -15,7 +15,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
@@ -67,6 +66,18 @@ class Compute(_Strict):
             raise ValueError(f"{value[:40]!r} is neither the word real nor a map with `mean`")
         return value
 
+    @model_validator(mode="after")
+    def _above_zero(self) -> Self:
+        for where, mean in (
+            ("mean", self.mean),
+            *((f"sites.{site}", mean) for site, mean in self.sites.items()),
+        ):
+            if mean is not None and mean.ns == 0:
+                raise ValueError(
+                    f"{where}: a declared compute time is above zero; leave it out, or write real"
+                )
+        return self
+
     @model_serializer(mode="wrap")
     def _real_as_a_word(self, handler: SerializerFunctionWrapHandler) -> Any:
         return "real" if self.real else handler(self)
@@ -99,13 +110,6 @@ class Training(_Strict):
         if not is_model(model):
             raise ValueError(f"unknown model {model[:60]!r}; a model is {_MODEL_FORMS}")
         return model
-
-    @field_validator("compute")
-    @classmethod
-    def _numpy_workers_only_wait(cls, compute: Compute, info: ValidationInfo) -> Compute:
-        if is_tensor(info.data.get("model", "")) and (compute.cv or compute.sites):
-            raise ValueError("workers of a tensor- model take one mean for all sites, without cv")
-        return compute
 
     @field_validator("data")
     @classmethod

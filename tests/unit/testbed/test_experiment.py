@@ -139,7 +139,7 @@ REFUSED = {
     "timeline": ("schedulers: [star]\ntimeline: [{at: 3s}]\n", "leave the timeline out", ""),
     "coordinator": ("schedulers: [star]\ncoordinator: dc1\n", "write management", ""),
     "world": ("schedulers: [star]\nworld: moon\n", "'emulated' or 'simulated'", ""),
-    "scale": ("schedulers: [star]\nscale: 0\n", "scale: input should be greater than 0", ""),
+    "scale": ("schedulers: [star]\nscale: 0\n", "should be greater than 0", ""),
 }
 
 
@@ -167,11 +167,7 @@ TRAINING_REFUSED = {
         "",
     ),
     "compute word": ("model: mlp-2m, compute: fast", "'fast' is neither the word real", ""),
-    "compute of numpy workers": (
-        "model: tensor-1m, compute: {mean: 5ms, cv: 0.1}",
-        "training.compute: workers of a tensor- model take one mean",
-        "",
-    ),
+    "compute of zero": ("model: mlp-2m, compute: {mean: 0ms}", "mean: a declared compute time is above", ""),
     "unknown site": (
         "model: mlp-2m, compute: {mean: 5ms, sites: {dc9: 4ms}}",
         "training.compute.sites.dc9: pair has no site 'dc9'",

@@ -289,12 +289,11 @@ def _identify(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[byte
         return run_dir.socket.exists()
 
     wait_for(listening, "the supervisor to listen", START_S)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     info = info.model_copy(
         update={
             "pid": process.pid,
             "started_ticks": start_ticks(process.pid),
-            "init_pid": int(children[0]),
+            "init_pid": _children(process.pid)[0],
         }
     )
     write_info(run_dir, info)
@@ -323,7 +322,7 @@ def _undo(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[bytes] |
     """Remove what a failed or interrupted `up` has made. A second interrupt does not stop this."""
     with _uninterrupted():
         if process is not None:
-            process.kill()
+            _end(process.pid, start_ticks(process.pid), patience_s=0)
             process.wait()
         _remove(run_dir, info.model_copy(update={"pid": None}))
 
@@ -343,26 +342,42 @@ def _remove(run_dir: RunDir, info: TestbedInfo | None) -> None:
         raise CleanupError(f"the interface {info.interface} could not be removed")
 
 
-def _end(pid: int, ticks: int | None) -> None:
-    """End the process that keeps a testbed's namespaces; with it ends everything inside."""
+def _end(pid: int, ticks: int | None, patience_s: float = 1.0) -> None:
+    """End the process that keeps a testbed's namespaces, and wait until everything inside has ended.
+
+    The first process inside ends last: the kernel lets it go only when all others of its namespace are gone.
+    """
+    keepers = {child: start_ticks(child) for child in _children(pid)}
+    if is_running(pid, ticks):
+        keepers[pid] = ticks
 
     def ended() -> bool:
         reap(pid)
-        return not is_running(pid, ticks)
+        return not any(is_running(keeper, since) for keeper, since in keepers.items())
 
     try:
-        wait_for(ended, "the supervisor to end by itself", 1.0)
+        wait_for(ended, "the supervisor to end by itself", patience_s)
         return
     except DeadlineError:
         pass
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    # The first process inside before its parent, so that the parent collects it and then ends by itself.
+    for keeper, since in keepers.items():
+        if is_running(keeper, since):
+            try:
+                os.kill(keeper, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
     try:
         wait_for(ended, f"process {pid} to end", END_S)
     except DeadlineError as error:
         raise CleanupError(f"the supervisor (process {pid}) does not end: {error.message}") from None
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _remove_tree(path: Path) -> Path | None:

@@ -16,7 +16,7 @@ from testbed.client import SupervisorClient
 from testbed.emulation import launch, management
 from testbed.emulation.rundir import RunDir, TestbedInfo
 from testbed.emulation.sites import enter_argv, host_pids
-from testbed.emulation.waiting import wait_for
+from testbed.emulation.waiting import start_ticks, wait_for
 from topologies.load import load_topology, topology_from_dict
 from topologies.model import Topology
 
@@ -39,22 +39,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Leftovers:
-    """What of a testbed is still on this machine, by the marks that only its own objects carry."""
+    """What of a testbed is still on this machine, by the marks that only its own objects carry.
+
+    A zombie is not left over: it holds nothing, and collecting it is up to the machine's first process.
+    """
 
     def __init__(self, info: TestbedInfo) -> None:
         assert info.init_pid is not None
         self._info = info
         self._pids = set(host_pids(info.init_pid).values())
-        self._starts = {pid: _start(pid) for pid in self._pids}
+        self._starts = {pid: start_ticks(pid) for pid in self._pids}
         of = Path(f"/proc/{info.init_pid}/ns")
         self._namespaces = {name: (of / name).stat().st_ino for name in ("net", "pid", "uts", "mnt")}
         assert self._pids, "a running testbed has processes"
 
     def find(self) -> list[str]:
         """Processes, namespaces, interfaces and files that are still there."""
-        found = [f"process {pid}" for pid in self._pids if _start(pid) == self._starts[pid] is not None]
+        found = [f"process {pid}" for pid in self._pids if start_ticks(pid) == self._starts[pid] is not None]
         for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
+            if not entry.name.isdigit() or start_ticks(int(entry.name)) is None:
                 continue
             for name, number in self._namespaces.items():
                 try:
@@ -65,13 +68,6 @@ class Leftovers:
         if management.link_exists(self._info.interface):
             found.append(f"interface {self._info.interface}")
         return found
-
-
-def _start(pid: int) -> str | None:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 class Site:

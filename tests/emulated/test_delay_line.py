@@ -1,0 +1,144 @@
+"""The delay line process on real devices: delay, jitter, loss, counters."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+import statistics
+
+import pytest
+
+from testbed.emulation.impairment import quantile_s
+from testbed.emulation.waiting import wait_for
+from topologies.errors import StormbedError
+
+pytestmark = pytest.mark.emulated
+
+PROBES = """
+import socket, sys, time
+kind, address, count, gap = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if kind == "send":
+    sock.connect((address, 5005))
+    for n in range(count):
+        sock.send(b"%d %d" % (n, time.monotonic_ns())); time.sleep(gap)
+    time.sleep(1); sock.send(b"end")
+else:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    sock.bind((address, 5005)); print("ready", flush=True); sock.settimeout(20)
+    while (data := sock.recv(100)) != b"end":
+        number, sent = map(int, data.split()); print(number, (time.monotonic_ns() - sent) / 1e6)
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(bring):
+    return bring("pair")
+
+
+@pytest.fixture
+def fresh(pair):
+    pair.client.call("link_reset")
+    return pair
+
+
+def probes(testbed, count: int, gap_s: float) -> tuple[list[int], list[float]]:
+    """The numbers and the one-way delays in ms of those that arrived, in the order of arrival."""
+    receiver = testbed.site("dc2").start_python(PROBES, "receive", testbed.wan_ip("dc2"), "0", "0")
+    assert receiver.stdout.readline() == "ready\n"
+    testbed.site("dc1").python(PROBES, "send", testbed.wan_ip("dc2"), str(count), str(gap_s), timeout=60)
+    rows = [line.split() for line in receiver.communicate(timeout=30)[0].splitlines()]
+    return [int(row[0]) for row in rows], [float(row[1]) for row in rows]
+
+
+def line_of(testbed, src: str = "dc1") -> dict:
+    (row,) = [row for row in testbed.client.call("links") if row["src"] == src]
+    return row["delay_line"]
+
+
+def test_the_delay_is_kept_to_a_millisecond(fresh) -> None:
+    numbers, delays = probes(fresh, 200, 0.005)
+    assert len(numbers) == 200
+    assert min(delays) >= 10.0 and statistics.median(delays) < 11.0
+
+
+def test_lateness_is_measured_and_small(fresh) -> None:
+    before = line_of(fresh)["lateness"]
+    probes(fresh, 200, 0.005)
+    gained = [now - then for then, now in zip(before, line_of(fresh)["lateness"], strict=True)]
+    assert sum(gained) >= 200
+    assert quantile_s(gained, 0.5) <= 0.001
+
+
+def test_jitter_varies_the_delay_and_keeps_the_order(fresh) -> None:
+    fresh.client.call("link_set", src="dc1", dst="dc2", delay="20ms", jitter="8ms")
+    numbers, delays = probes(fresh, 300, 0.004)
+    assert numbers == list(range(300))
+    assert min(delays) < 17 and max(delays) > 23
+    assert all(12.0 <= delay < 32.0 for delay in delays)
+
+
+@pytest.mark.parametrize("loss", ["2%", "20%"])
+def test_loss_is_as_often_as_declared(fresh, loss: str) -> None:
+    fresh.client.call("link_set", src="dc1", dst="dc2", loss=loss)
+    before = line_of(fresh)["drops"]["loss"]
+    numbers, _ = probes(fresh, 2000, 0.001)
+    share, lost = float(loss.rstrip("%")) / 100, 2000 - len(numbers)
+    assert abs(lost - 2000 * share) < 4 * math.sqrt(2000 * share * (1 - share))
+    assert line_of(fresh)["drops"]["loss"] - before in (lost, lost + 1), (
+        "only the final word may be lost uncounted"
+    )
+
+
+def test_where_packets_are_lost_one_by_one_segments_are_cut_first(fresh) -> None:
+    """TCP sends segments of up to 64 KB; a loss must cost one packet of the wire, not 45."""
+
+    def frame_bytes() -> float:
+        before = line_of(fresh)
+        run = fresh.site("dc2").start_python(
+            "import socket, sys; s = socket.create_server((sys.argv[1], 5006)); print('ready', flush=True); "
+            "peer, _ = s.accept()\nwhile peer.recv(1 << 20): pass",
+            fresh.wan_ip("dc2"),
+        )
+        assert run.stdout.readline() == "ready\n"
+        fresh.site("dc1").python(
+            "import socket, sys; socket.create_connection((sys.argv[1], 5006)).sendall(bytes(5_000_000))",
+            fresh.wan_ip("dc2"),
+        )
+        run.wait(timeout=30)
+        after = line_of(fresh)
+        return (after["bytes"] - before["bytes"]) / (after["frames"] - before["frames"])
+
+    assert frame_bytes() > 5000
+    fresh.client.call("link_set", src="dc1", dst="dc2", loss="0.001%")
+    assert frame_bytes() <= 1514
+    fresh.client.call("link_set", src="dc1", dst="dc2", loss="0%")
+    assert frame_bytes() > 5000
+
+
+def test_calibration_measures_delay_and_loss(fresh) -> None:
+    fresh.client.call("link_set", src="dc1", dst="dc2", rate="20mbit", loss="1%")
+    report = fresh.client.call("calibrate", seconds=1.5)
+    there = next(link for link in report["links"] if link["src"] == "dc1")
+    assert report["verdict"] == "faithful", report["reasons"]
+    assert 0.01 <= there["delay_s"] < 0.0115
+    assert 0.003 < there["loss_ratio"] < 0.02
+    assert 0.90 <= there["ratio"] <= 0.97
+
+
+def test_a_dead_delay_line_is_noticed_and_named(bring) -> None:
+    testbed = bring("pair")
+    (process,) = [p for p in testbed.client.call("status")["processes"] if p["name"] == "delay-line"]
+    testbed.client.call("kill", pid=process["pid"], signal_name="SIGKILL")
+    wait_for(lambda: not testbed.client.call("status")["healthy"], "the death to be noticed", 5)
+    with pytest.raises(StormbedError, match="the delay line"):
+        testbed.client.call("links")
+    status = {p["name"]: p["status"] for p in testbed.client.call("status")["processes"]}
+    assert status["delay-line"] == -signal.SIGKILL
+
+
+def test_ping_shows_twice_the_delay(fresh) -> None:
+    out = fresh.site("dc1").run("ping", "-n", "-c", "20", "-i", "0.05", fresh.wan_ip("dc2"))
+    times = sorted(float(t) for t in re.findall(r"time=([\d.]+)", out))
+    assert times[0] >= 20.0 and times[10] < 22.0

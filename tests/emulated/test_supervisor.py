@@ -1,0 +1,278 @@
+"""A testbed lives and dies as a whole, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Leftovers
+
+from testbed.client import SupervisorClient
+from testbed.emulation import launch, management
+from testbed.emulation.rundir import RunDir, read_info
+from testbed.emulation.sites import enter_argv
+from testbed.emulation.waiting import start_ticks, wait_for
+from testbed.events import read_events
+from topologies.errors import CannotHonourError, StormbedError, UsageError
+from topologies.load import load_topology, topology_from_dict
+
+pytestmark = pytest.mark.emulated
+
+UP = """
+import sys
+from testbed.emulation import launch
+from topologies.load import load_topology
+say = lambda text: print(text, flush=True)
+launch.up(load_topology("pair"), sys.argv[1], on_progress=say, calibrate=False)
+"""
+
+
+def host_marks() -> tuple[set[str], set[str], int]:
+    """What a leak of this test session would change: interfaces, run directories, open files."""
+    names = [f"test-{os.getpid()}-{n}" for n in range(1, 100)]
+    directories = {name for name in names if RunDir.of(name).path.exists()}
+    ours = {management.interface_name(RunDir.of(name)) for name in names}
+    interfaces = {path.name for path in Path("/sys/class/net").iterdir()} & ours
+    return interfaces, directories, len(list(Path("/proc/self/fd").iterdir()))
+
+
+def gone_within(leftovers: Leftovers, seconds: float) -> None:
+    started = time.monotonic()
+    wait_for(lambda: not leftovers.find(), "everything of the testbed to be gone", seconds)
+    assert time.monotonic() - started <= seconds
+
+
+@pytest.fixture
+def standing(bring):
+    return bring("pair")
+
+
+def test_status_tells_what_runs(standing) -> None:
+    status = standing.client.call("status")
+    assert (status["phase"], status["healthy"], status["name"]) == ("up", True, standing.name)
+    running = {(p["name"], p["site"]) for p in status["processes"]}
+    assert {("controller", None), ("delay-line", None), ("sshd", "dc1"), ("prometheus", None)} <= running
+    assert read_info(RunDir.of(standing.name)).state == "up"
+    assert standing.name in {listed.name for listed in launch.list_testbeds() if listed.alive}
+
+
+def test_a_site_is_entered_by_the_pid_that_is_written_down(standing) -> None:
+    for name, site in standing.info.sites.items():
+        assert standing.site(name).run("hostname").strip() == name
+        assert standing.site(name).run("ps", "-o", "pid=,comm=", "1").split() == ["1", "tini"]
+        assert start_ticks(site.pid) is not None
+    with pytest.raises(UsageError, match=r"no site 'dc3'"):
+        enter_argv(standing.name, "dc3", ["true"])
+    with pytest.raises(UsageError, match="no testbed 'nobody' is up"):
+        enter_argv("nobody", "dc1", ["true"])
+
+
+def test_processes_are_started_seen_and_ended_at_a_site(standing) -> None:
+    started = standing.client.call("spawn", site="dc1", argv=["sleep", "1000"], env={"WORD": "w"}, name="nap")
+    seen = {p["pid"]: p for p in standing.client.call("processes", site="dc1")}
+    assert seen[started["pid"]]["argv"] == ["sleep", "1000"] and seen[started["pid"]]["name"] == "nap"
+    assert started["pid"] not in {p["pid"] for p in standing.client.call("processes", site="dc2")}
+    with pytest.raises(UsageError, match="is not at this site"):
+        standing.client.call("kill", site="dc2", pid=started["pid"])
+    standing.client.call("kill", site="dc1", pid=started["pid"], signal_name="SIGKILL")
+
+    def ended() -> bool:
+        entries = [p for p in standing.client.call("processes", site="dc1") if p["pid"] == started["pid"]]
+        return bool(entries) and entries[0]["status"] == -signal.SIGKILL
+
+    wait_for(ended, "the death to be noticed", 3)
+    (event,) = [
+        e for e in read_events(RunDir.of(standing.name).events, "process_ended") if e["name"] == "nap"
+    ]
+    assert event["site"] == "dc1" and event["status"] == -9
+    assert not standing.client.call("status")["healthy"], "a process that has ended is not kept quiet"
+
+
+def test_what_a_process_says_is_in_its_log(standing) -> None:
+    program = "import os; print(os.environ['STORMBED_SITE'], os.environ['WORD'], 'http_proxy' in os.environ)"
+    process = standing.client.call(
+        "spawn", site="dc2", argv=[sys.executable, "-c", program], env={"WORD": "w"}, name="talk"
+    )
+    wait_for(lambda: Path(process["log"]).read_text() == "dc2 w False\n", "the log", 5)
+
+
+@pytest.mark.parametrize("victim", ["pid", "init_pid", "supervisor_pid"])
+def test_killing_any_of_its_first_processes_ends_everything_and_no_other_testbed(bring, victim) -> None:
+    doomed, other = bring("pair"), bring("pair")
+    doomed.client.call("spawn", site="dc1", argv=["setsid", "sleep", "1000"])
+    leftovers = Leftovers(doomed.info)
+    assert len(leftovers.find()) > 20
+    os.kill(getattr(doomed.info, victim), signal.SIGKILL)
+    gone_within(leftovers, 3.0)
+    assert other.client.call("status")["healthy"]
+    other.site("dc1").run("ping", "-c", "1", "-W", "2", other.wan_ip("dc2"))
+    listed = {entry.name: entry.alive for entry in launch.list_testbeds()}
+    assert (listed[doomed.name], listed[other.name]) == (False, True)
+    with pytest.raises(UsageError, match="is up"):
+        launch.clean(other.name)
+    assert launch.clean(doomed.name) == [doomed.name]
+    assert not RunDir.of(doomed.name).path.exists()
+    launch.down(other.name)
+    gone_within(other.leftovers, 3.0)
+
+
+def test_a_dead_testbeds_name_can_be_used_at_once(bring, unique_name) -> None:
+    name = unique_name()
+    info = launch.up(load_topology("pair"), name, calibrate=False)
+    os.kill(info.pid, signal.SIGKILL)
+    again = launch.up(load_topology("pair"), name, calibrate=False)
+    try:
+        assert again.init_pid != info.init_pid
+        assert SupervisorClient(name).call("status")["healthy"]
+    finally:
+        launch.down(name)
+
+
+def test_up_and_down_leak_nothing(unique_name) -> None:
+    before = host_marks()
+    for _ in range(3):
+        name = unique_name()
+        info = launch.up(load_topology("pair"), name, calibrate=False)
+        leftovers = Leftovers(info)
+        launch.down(name)
+        gone_within(leftovers, 3.0)
+    assert host_marks() == before
+
+
+def test_two_testbeds_with_one_name_cannot_be(standing) -> None:
+    before = host_marks()
+    with pytest.raises(UsageError, match=rf"a testbed '{standing.name}' is up already .*testbed down"):
+        launch.up(load_topology("pair"), standing.name)
+    assert host_marks() == before
+    assert standing.client.call("status")["healthy"]
+
+
+def test_an_interrupted_up_leaves_nothing(unique_name) -> None:
+    before, name = host_marks(), unique_name()
+    process = subprocess.Popen(
+        [sys.executable, "-c", UP, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while process.stdout.readline().strip() != "controller":
+        assert process.poll() is None, process.stderr.read()
+    info = read_info(RunDir.of(name))
+    leftovers = Leftovers(info)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) != 0
+    assert "KeyboardInterrupt" in process.stderr.read()
+    assert not leftovers.find() and not RunDir.of(name).path.exists()
+    process.stdout.close()
+    process.stderr.close()
+    assert host_marks() == before
+
+
+def test_an_up_whose_caller_is_killed_ends_by_itself(unique_name) -> None:
+    name = unique_name()
+    process = subprocess.Popen([sys.executable, "-c", UP, name], stdout=subprocess.PIPE, text=True)
+    while process.stdout.readline().strip() != "controller":
+        assert process.poll() is None
+    leftovers = Leftovers(read_info(RunDir.of(name)))
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    gone_within(leftovers, 5.0)
+    assert launch.clean(name) == [name]
+
+
+def test_a_part_that_does_not_start_is_named_and_nothing_stays(unique_name, monkeypatch) -> None:
+    """A Prometheus configuration that cannot be read: `up` fails with that program's own words."""
+    from testbed.telemetry import prometheus
+
+    before = host_marks()
+    monkeypatch.setattr(prometheus, "config", lambda run_dir: "scrape_configs: {not: a list}\n")
+    with pytest.raises(StormbedError, match=r"the prometheus ended with status \d+: .*cannot unmarshal"):
+        launch.up(load_topology("pair"), unique_name(), calibrate=False)
+    assert host_marks() == before
+
+
+def test_too_many_sites_and_a_missing_program_are_refused_before_anything_is_made(
+    unique_name, monkeypatch
+) -> None:
+    before = host_marks()
+    many = {"name": "t", "defaults": {"rate": "1mbit"}, "sites": {f"s{k}": {} for k in range(251)}}
+    many["links"] = [{"endpoints": [f"s{k}", f"s{k + 1}"]} for k in range(250)]
+    with pytest.raises(CannotHonourError, match="251 sites and the emulator holds 250"):
+        launch.up(topology_from_dict(many), unique_name())
+    monkeypatch.setattr(launch, "PROGRAMS", launch.PROGRAMS | {"no-such-program": "no-such-package"})
+    with pytest.raises(
+        CannotHonourError, match=r"no-such-program is missing .apt-get install no-such-package"
+    ):
+        launch.up(load_topology("pair"), unique_name())
+    assert host_marks() == before
+
+
+def test_every_subnet_taken_is_refused_before_anything_is_made(unique_name, monkeypatch) -> None:
+    before = host_marks()
+    monkeypatch.setattr(management, "networks_in_use", lambda: ["10.199.0.0/16"])
+    with pytest.raises(CannotHonourError, match="every management subnet"):
+        launch.up(load_topology("pair"), unique_name())
+    assert host_marks() == before
+
+
+def test_down_of_nothing_is_an_error() -> None:
+    with pytest.raises(UsageError, match="there is no testbed 'nobody'"):
+        launch.down("nobody")
+
+
+def test_the_socket_answers_nonsense_with_errors_and_goes_on(standing) -> None:
+    def ask(line: bytes) -> dict:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(str(RunDir.of(standing.name).socket))
+            connection.sendall(line + b"\n")
+            return json.loads(connection.makefile().readline())
+
+    for line in (
+        b"",
+        b"{",
+        b"[]",
+        b"3",
+        b'{"verb": 3}',
+        b'{"no": "verb"}',
+        b'{"verb": "nonsense"}',
+        b"\xff\xfe",
+    ):
+        answer = ask(line)
+        assert answer["ok"] is False and answer["error"]["kind"] == "UsageError", line
+        assert answer["error"]["exit_code"] == 2
+    with pytest.raises(UsageError, match="links: got an unexpected keyword argument 'x'"):
+        standing.client.call("links", x=1)
+    with pytest.raises(UsageError, match="is up already"):
+        standing.client.call("boot")
+    assert standing.client.call("ping")["phase"] == "up"
+
+
+def test_readers_are_answered_while_something_is_changed(standing) -> None:
+    """Calibration holds the links for seconds; status and counters must not wait for it."""
+    results: list[dict] = []
+    thread = threading.Thread(target=lambda: results.append(standing.client.call("calibrate", seconds=1.0)))
+    thread.start()
+    worst = 0.0
+    while thread.is_alive():
+        started = time.monotonic()
+        standing.client.call("sample")
+        worst = max(worst, time.monotonic() - started)
+    thread.join()
+    assert results[0]["verdict"] in ("faithful", "degraded", "saturated")
+    assert worst < 2.0
+
+
+def test_events_tell_the_story(standing) -> None:
+    kinds = [event["kind"] for event in read_events(RunDir.of(standing.name).events)]
+    assert {"boot", "command", "process_started", "realtime"} <= set(kinds)
+    commands = list(read_events(RunDir.of(standing.name).events, "command"))
+    assert all("seconds_s" in event and event["status"] == 0 for event in commands), (
+        "no command failed on the way"
+    )

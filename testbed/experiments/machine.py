@@ -7,7 +7,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import testbed
 from testbed.runner import run
 from topologies.errors import StormbedError
 
@@ -23,7 +22,7 @@ _PACKAGES = (
     "pydantic",
     "msgpack",
 )
-_SOURCE = Path(testbed.__file__).resolve().parent.parent
+_SOURCE = Path(__file__).resolve().parents[2]
 
 
 def package_versions() -> dict[str, str]:

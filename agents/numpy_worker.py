@@ -1,8 +1,8 @@
 """A worker without a training framework: `python -m agents.numpy_worker`.
 
-It serves segments as `Segment` describes them. Each iteration all-reduces arrays whose values follow from rank,
-iteration and seed, and compares the results with what must come out, bit by bit. Values are small integers, so
-that sums are exact in every element type.
+It serves segments as `Segment` describes them. Each iteration all-reduces arrays whose values follow from
+rank, iteration and seed, and compares the results with what must come out, bit by bit. Values are small
+integers, so that sums are exact in every element type.
 """
 
 from __future__ import annotations

@@ -217,12 +217,14 @@ def ended_parts(processes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
+# The agents' label `job` names the run; Prometheus, whose own `job` names the kind of target, renames it.
+_JOB = "exported_job"
 _SEGMENTS = "stormbed_agent_segment_info"
-_ITERATIONS = "min by (job) (stormbed_agent_iteration)"
-_VERSIONS = "max by (job) (stormbed_agent_policy_version)"
+_ITERATIONS = f"min by ({_JOB}) (stormbed_agent_iteration)"
+_VERSIONS = f"max by ({_JOB}) (stormbed_agent_policy_version)"
 _SYNCHRONISATION = (
-    f"sum by (job) (rate(stormbed_agent_synchronisation_seconds_sum[{RECENT}]))"
-    f" / sum by (job) (rate(stormbed_agent_synchronisation_seconds_count[{RECENT}]))"
+    f"sum by ({_JOB}) (rate(stormbed_agent_synchronisation_seconds_sum[{RECENT}]))"
+    f" / sum by ({_JOB}) (rate(stormbed_agent_synchronisation_seconds_count[{RECENT}]))"
 )
 JOB_QUERIES = (_SEGMENTS, _ITERATIONS, _VERSIONS, _SYNCHRONISATION)
 
@@ -231,10 +233,10 @@ def job_statuses(metrics: Mapping[str, Sequence[Series]]) -> tuple[JobStatus, ..
     """The jobs from the answers to `JOB_QUERIES`. Pure."""
 
     def by_job(query: str) -> dict[str, float]:
-        return {series.labels["job"]: series.last for series in metrics[query]}
+        return {series.labels[_JOB]: series.last for series in metrics[query]}
 
     iterations, versions, seconds = by_job(_ITERATIONS), by_job(_VERSIONS), by_job(_SYNCHRONISATION)
-    segments = {series.labels["job"]: series.labels for series in metrics[_SEGMENTS]}
+    segments = {series.labels[_JOB]: series.labels for series in metrics[_SEGMENTS]}
     return tuple(
         JobStatus(
             job=job,

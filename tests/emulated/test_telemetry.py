@@ -9,11 +9,13 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
 from testbed import Testbed
+from testbed.status import Snapshot, StatusReader
 from testbed.telemetry import prometheus
 from testbed.telemetry.export import export_window
 
@@ -106,6 +108,38 @@ def test_scrapes_take_no_byte_of_the_wan(testbed: Testbed) -> None:
     assert carried() - before < 3000  # neighbour discovery at most; three scrapes are tens of kilobytes
 
 
+EXPERIMENT = """
+name: watched
+topology: pair
+training: {model: tensor-500k, iterations: 60, chunk_elements: 50000}
+schedulers: [netstorm]
+"""
+
+
+def test_the_status_shows_the_run_that_goes_on(testbed: Testbed, tmp_path: Path) -> None:
+    file = tmp_path / "watched.yaml"
+    file.write_text(EXPERIMENT)
+    reader = StatusReader(testbed)
+    seen: list[Snapshot] = []
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(testbed.run, file, out=tmp_path / "runs")
+        while not run.done():
+            seen.append(reader.read())
+            wait([run], timeout=0.5)
+        directory = run.result()
+    reader.close()
+
+    jobs = [job for snapshot in seen for job in snapshot.jobs]
+    assert {job.job for job in jobs} == {directory.name}
+    assert "netstorm" in {job.scheduler for job in jobs}
+    assert max(job.iteration for job in jobs) > 5
+    # 4 MB to and fro over 100 Mbit/s
+    assert any(job.synchronisation_s is not None and 0.1 < job.synchronisation_s < 2 for job in jobs)
+    assert max(link.utilisation_ratio or 0 for snapshot in seen for link in snapshot.links) > 0.3
+    assert max(site.workers for snapshot in seen for site in snapshot.sites) == 1
+    assert all(snapshot.healthy and snapshot.prometheus_up for snapshot in seen)
+
+
 def test_a_target_that_dies_is_down_within_a_few_seconds(testbed: Testbed) -> None:
     # The agent of dc2, as the machine itself sees it.
     pids = [
@@ -144,8 +178,6 @@ def test_the_samples_are_in_the_run_directory_and_nowhere_else(testbed: Testbed)
 
 
 def test_a_dead_prometheus_does_not_silence_the_status(testbed: Testbed) -> None:
-    from testbed.status import StatusReader
-
     (pid,) = [p["pid"] for p in testbed.call("processes") if "prometheus" in p["argv"][0]]
     testbed.call("kill", pid=pid, signal_name=signal.Signals(signal.SIGKILL).name)
     reader = StatusReader(testbed)

@@ -200,9 +200,9 @@ class Agent:
             elif kind == "end":
                 job.end()
             elif kind == "close":
-                self._drop(job)
                 job.close()
                 del self.jobs[job.job.wire]
+                self._drop(job)
             else:
                 raise ProtocolError(f"unknown frame {kind!r}")
         except (KeyError, TypeError, ValueError) as error:
@@ -216,15 +216,16 @@ class Agent:
     def _coordinator_lost(self, reason: str) -> None:
         for job in tuple(self.jobs.values()):
             job.fail(f"the agent of {self.name} lost the coordinator: {reason}")
+            del self.jobs[job.job.wire]
             self._drop(job)
-        self.jobs.clear()
 
     def _drop(self, job: SiteJob) -> None:
         """Nobody may join it any more, and what it left in the queues is not sent."""
         if self._open.get(job.job.name) is job:
             del self._open[job.job.name]
-        self.failed_jobs += job.failure is not None
+            self.failed_jobs += job.failure is not None
         self.transport.drop(job.job.wire)
+        self._hold()
 
     # ---- a job's host
 

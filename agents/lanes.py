@@ -9,6 +9,7 @@ The send buffer itself is left to the kernel: it must hold what is in flight, wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import os
 import socket
@@ -31,6 +32,9 @@ LAST_RETRY_SECONDS: Final = 1.0
 # In <linux/in.h> and <netinet/tcp.h>, not in the socket module of Python 3.11.
 IP_BIND_ADDRESS_NO_PORT: Final = 24
 TCP_NOTSENT_LOWAT: Final = 25
+TCP_RTO_MAX_MS: Final = 44
+# A link that comes back after a minute is tried again within this time, not after another minute.
+LONGEST_RETRANSMISSION_MS: Final = 2000
 
 Order = tuple[float, ...]
 
@@ -156,6 +160,8 @@ class Lane:
                 sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOTSENT_LOWAT)
+                with contextlib.suppress(OSError):  # Linux 6.15 and later
+                    sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_RETRANSMISSION_MS)
                 sock.bind((self._source, 0))
                 async with asyncio.timeout(ATTEMPT_SECONDS):
                     await self._loop.sock_connect(sock, self._address)

@@ -62,6 +62,11 @@ class WorkerLink:
         self._descriptors: list[int] = []
         self._unsent = bytearray()
         self._loop.add_reader(sock, self._readable)
+        # The socket's end tells nothing while a child process of the worker still has it open.
+        self._process: int | None = None
+        with contextlib.suppress(OSError):
+            self._process = os.pidfd_open(self.pid)
+            self._loop.add_reader(self._process, self._exited)
         self._ping = self._loop.call_later(PING_SECONDS, self._send_ping)
 
     def send(self, header: Mapping[str, Any]) -> None:
@@ -91,22 +96,36 @@ class WorkerLink:
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
+        if self._process is not None:
+            self._loop.remove_reader(self._process)
+            os.close(self._process)
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._on_end(self)
 
-    def _readable(self) -> None:
+    def _exited(self) -> None:
+        """The process is gone; what it said before still counts."""
+        while not self.closed and self._readable():
+            pass
+        self._end("")
+
+    def _readable(self) -> bool:
+        """Read once; whether there was anything."""
         try:
             data, descriptors = receive_with_descriptors(self._socket, READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self._end(f"its connection failed: {error.strerror}")
-            return
+            return False
         self._descriptors += descriptors
         if not data:
             self._end("")
-            return
+            return False
+        self._take(data)
+        return True
+
+    def _take(self, data: bytes) -> None:
         try:
             for frame in self._decoder.feed(data):
                 if self.closed:

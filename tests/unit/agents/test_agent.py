@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -194,6 +196,34 @@ def test_a_killed_worker_stops_the_job_everywhere_within_two_seconds(make_cluste
     with cluster.join(0) as client:
         client.barrier().wait()
     runner.close_job("job")
+
+
+def test_a_killed_worker_is_noticed_although_its_child_lives_on(make_cluster: Any) -> None:
+    """As with the loader processes of a training framework, which inherit the connection."""
+    cluster = make_cluster("pair")
+    open_job(cluster, scheduler="star")
+    client = cluster.join(0)
+    script = """
+import os, sys, time
+from agents.local import LocalClient
+client = LocalClient.connect(sys.argv[1], "dc2", "job", 0)
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+client.barrier().wait()
+"""
+    command = [sys.executable, "-c", script, str(cluster.run_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+        child = int(worker.stdout.readline())
+        worker.kill()
+        try:
+            cause = rf"worker 0 of dc2 \(pid {worker.pid}\) ended"
+            with pytest.raises(RunFailedError, match=cause):
+                client.recv(np.zeros(1), 1).wait(SOON)
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])

@@ -19,6 +19,7 @@ from agents.planning.base import LINK_ORDERS, Scheduler
 from agents.planning.mlnet import MlNet
 from agents.planning.netstorm import NetStorm
 from agents.planning.options import word
+from agents.planning.packing import PackingScheduler
 from agents.planning.ring import Ring
 from agents.planning.star import Star
 from agents.planning.timing import Ordered
@@ -116,6 +117,14 @@ _register(
 _register("ring", "reduce-scatter and all-gather round a ring", "#000000", "s", Ring.from_options, ("order",))
 _register(
     "netstorm", "fastest-path trees to several roots", "#0072B2", "o", NetStorm.from_options, ("roots",)
+)
+_register(
+    "packing",
+    "trees of the largest total rate, served by slack",
+    "#009E73",
+    "*",
+    PackingScheduler.from_options,
+    ("gap", "rounds", "latency", "run_ahead", "roots"),
 )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from agents.chunks import Chunk
 from agents.planning.base import NetworkView, Plan, Tree
 from agents.planning.registry import get_scheduler
+from agents.planning.timing import timing_of
 from agents.sync import spec as collectives
 from agents.sync.actions import Complete, Deliver, Failed, Send, SendControl, SendToSite, SiteAction
 from agents.sync.coordinator_machine import CoordinatorMachine
@@ -60,16 +61,28 @@ def random_parents(rng: random.Random, n: int, root: int) -> tuple[int | None, .
 
 def random_plan(rng: random.Random, n: int) -> Plan:
     """What a scheduler makes of a random network, or trees that no scheduler would think of."""
+    view = random_view(rng, n)
     if rng.random() < 0.5:
-        name = rng.choice(("netstorm", "star-first", "star-best", "star-all"))
-        return get_scheduler(name, names(n)).plan(random_view(rng, n))
+        name = rng.choice(("netstorm", "star-first", "star-best", "star-all", "mlnet", "ring"))
+        return varied(rng, get_scheduler(name, names(n)).plan(view), view)
     weights = [rng.randint(1, 5) for _ in range(rng.randint(1, 4))]
     trees = []
     for weight in weights:
         root = rng.randrange(n)
         pull = random_parents(rng, n, root) if rng.random() < 0.5 else None
         trees.append(Tree(root, weight / sum(weights), 0.0, random_parents(rng, n, root), pull))
-    return Plan("random", tuple(trees), rng.choice(("fifo", "index")))
+    return varied(rng, Plan("random", tuple(trees)), view)
+
+
+def varied(rng: random.Random, plan: Plan, view: NetworkView) -> Plan:
+    """The same trees with any cut, order on the links and run-ahead, even the narrowest window."""
+    return replace(
+        plan,
+        cut=rng.choice(("quota", "smooth")),
+        link_order=rng.choice(("fifo", "index", "slack")),
+        run_ahead=rng.choice((None, 0.0, 0.5)),
+        timing=timing_of(plan.trees, view),
+    )
 
 
 def random_spec(rng: random.Random, n: int, chunk_elements: int) -> CollectiveSpec:

@@ -1,0 +1,233 @@
+"""How near the schedulers come to the bound: the tables of `packing` and of what its parts contribute.
+
+    python benchmarks/packing.py                 # everything, some minutes
+    python benchmarks/packing.py --draws 5 netstorm-9 latency
+
+Each line is the mean ratio to the bound over draws of the links' rates, with least and greatest. Draws:
+`random.Random(k)`, whole numbers 20..155 Mbit/s in the order of NetStorm-9's links. `model` is the link model
+of `agents.sync.forecast`, `world` the simulated world, where the agents' own machines run over fluid links.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from agents.planning.base import NetworkView, Plan
+from agents.planning.registry import get_scheduler
+from agents.sync.forecast import forecast
+from agents.sync.policy import Policy
+from agents.sync.spec import allreduce
+from testbed.simulation.bounds import bound
+from testbed.simulation.world import World
+from topologies.load import topology_from_dict
+
+ALEXNET = 57_029_322
+LINKS = (
+    *((0, 1), (0, 2), (1, 2), (1, 4), (2, 3), (3, 4), (3, 5)),
+    *((4, 6), (5, 6), (5, 7), (5, 8), (6, 7), (7, 8)),
+)
+Rates = dict[tuple[int, int], float]
+Spec = str | dict[str, Any]
+
+SCHEDULERS: tuple[tuple[str, Spec], ...] = (
+    ("netstorm", "netstorm"),
+    ("netstorm, by index", {"name": "netstorm", "options": {"link_order": "index"}}),
+    ("netstorm, by slack", {"name": "netstorm", "options": {"link_order": "slack"}}),
+    (
+        "packing, first in first out, no window",
+        {"name": "packing", "options": {"link_order": "fifo", "run_ahead": 0}},
+    ),
+    ("packing, first in first out", {"name": "packing", "options": {"link_order": "fifo"}}),
+    ("packing, by index", {"name": "packing", "options": {"link_order": "index"}}),
+    ("packing, no latency stage", {"name": "packing", "options": {"latency": False}}),
+    ("packing, no window", {"name": "packing", "options": {"run_ahead": 0}}),
+    ("packing", "packing"),
+)
+
+
+def netstorm_9(draw: int, symmetric: bool) -> Rates:
+    rng = random.Random(draw)
+    rates: Rates = {}
+    for u, v in LINKS:
+        rates[u, v] = rng.randint(20, 155) * 1e6
+        rates[v, u] = rates[u, v] if symmetric else rng.randint(20, 155) * 1e6
+    return rates
+
+
+def waxman(n: int, draw: int, degree: float = 3.5) -> Rates:
+    """Sites in the unit square; near ones are likelier to be linked (Waxman, 1988); every degree >= 2."""
+    rng = random.Random(draw)
+    places = [(rng.random(), rng.random()) for _ in range(n)]
+    pairs = [(u, v) for u in range(n) for v in range(u + 1, n)]
+    weight = {(u, v): math.exp(-math.dist(places[u], places[v]) / (0.15 * math.sqrt(2))) for u, v in pairs}
+    linked: set[tuple[int, int]] = set()
+    reached = {0}
+    while len(reached) < n:
+        options = [pair for pair in pairs if (pair[0] in reached) != (pair[1] in reached)]
+        pair = rng.choices(options, [weight[p] for p in options])[0]
+        linked.add(pair)
+        reached.update(pair)
+    ends = [0] * n
+    for pair in linked:
+        for site in pair:
+            ends[site] += 1
+    while len(linked) < degree * n / 2 or min(ends) < 2:
+        poor = {site for site in range(n) if ends[site] < 2} if len(linked) >= degree * n / 2 else range(n)
+        options = [pair for pair in pairs if pair not in linked and (pair[0] in poor or pair[1] in poor)]
+        pair = rng.choices(options, [weight[p] for p in options])[0]
+        linked.add(pair)
+        for site in pair:
+            ends[site] += 1
+    rates: Rates = {}
+    for u, v in sorted(linked):
+        rates[u, v] = rates[v, u] = rng.randint(20, 155) * 1e6
+    return rates
+
+
+def plan_of(spec: Spec, view: NetworkView) -> Plan:
+    return get_scheduler(spec, [str(k) for k in range(view.n)]).plan(view)
+
+
+def ratio(
+    rates: Rates,
+    spec: Spec,
+    chunk: int,
+    *,
+    elements: int = ALEXNET,
+    delay_s: float = 0.0,
+    occupancy_s: float = 0.0,
+    believed: Mapping[tuple[int, int], float] | None = None,
+) -> float:
+    """Seconds in the link model over the bound of the rates; planned with `believed` rates where given."""
+    n = 1 + max(map(max, rates))
+    delays = dict.fromkeys(rates, delay_s) if delay_s else {}
+    view = NetworkView(n, rates, delays=delays, chunk_bits=32.0 * chunk)
+    plan = plan_of(spec, view if believed is None else replace(view, rates=dict(believed)))
+    limit = bound(rates, 4 * elements).seconds
+    assert limit is not None
+    took = forecast(Policy(1, 0, plan, chunk), allreduce(elements), view, occupancy_s=occupancy_s)
+    return took.seconds / limit
+
+
+def world_ratio(rates: Rates, spec: Spec, chunk: int, elements: int = ALEXNET) -> float:
+    """The same in the simulated world."""
+    n = 1 + max(map(max, rates))
+    links = [
+        {
+            "endpoints": [f"dc{u + 1}", f"dc{v + 1}"],
+            "forward": {"rate": f"{round(rates[u, v])}bit"},
+            "backward": {"rate": f"{round(rates[v, u])}bit"},
+        }
+        for u, v in rates
+        if u < v
+    ]
+    topology = topology_from_dict(
+        {"name": "draw", "sites": {f"dc{k + 1}": {"workers": 1} for k in range(n)}, "links": links}
+    )
+    world = World(topology)
+    world.use(spec, chunk)
+    seq = -1
+    for site in range(n):
+        seq = world.begin(site, allreduce(elements))
+    limit = bound(topology, 4 * elements).seconds
+    assert limit is not None
+    return world.run_until_complete(seq).synchronisation_s / limit
+
+
+def line(title: str, values: Iterable[float]) -> None:
+    seen = list(values)
+    sys.stdout.write(
+        f"{title:58} {statistics.fmean(seen):6.3f} [{min(seen):.3f}, {max(seen):.3f}]  n={len(seen)}\n"
+    )
+    sys.stdout.flush()
+
+
+def head(title: str) -> None:
+    sys.stdout.write(f"\n{title}\n")
+
+
+def table_netstorm_9(draws: int) -> None:
+    for symmetric in (True, False):
+        kind = "equal directions" if symmetric else "unequal directions"
+        for chunk in (100_000, 1_000_000):
+            head(f"NetStorm-9, {kind}, AlexNet, chunks of {chunk:,} (model)")
+            for title, spec in SCHEDULERS:
+                line(title, (ratio(netstorm_9(k, symmetric), spec, chunk) for k in range(draws)))
+        head(f"NetStorm-9, {kind}, AlexNet, chunks of 100,000 (world)")
+        for title, spec in SCHEDULERS:
+            if title in ("netstorm", "packing"):
+                line(title, (world_ratio(netstorm_9(k, symmetric), spec, 100_000) for k in range(draws)))
+
+
+def table_latency(draws: int) -> None:
+    head("NetStorm-9, 1 ms of link time a message and 10 ms of delay (model)")
+    for symmetric in (True, False):
+        for chunk in (25_000, 50_000, 100_000, 200_000, 400_000):
+            line(
+                f"packing, {'equal' if symmetric else 'unequal'} directions, chunks of {chunk:,}",
+                (
+                    ratio(netstorm_9(k, symmetric), "packing", chunk, delay_s=0.01, occupancy_s=0.001)
+                    for k in range(draws)
+                ),
+            )
+
+
+def table_scale(draws: int) -> None:
+    for n in (16, 32, 64):
+        head(f"Waxman graphs of {n} sites, AlexNet, chunks of 100,000 (model)")
+        planning: list[float] = []
+        ideal, real = [], []
+        for k in range(min(draws, 5)):
+            rates = waxman(n, k)
+            started = time.perf_counter()
+            plan_of("packing", NetworkView(n, rates))
+            planning.append(time.perf_counter() - started)
+            ideal.append(ratio(rates, "packing", 100_000))
+            real.append(ratio(rates, "packing", 100_000, delay_s=0.01, occupancy_s=0.001))
+        line("packing", ideal)
+        line("packing, 1 ms of link time a message, 10 ms of delay", real)
+        line("seconds to plan", planning)
+
+
+def table_misjudged(draws: int) -> None:
+    head("NetStorm-9, planned with rates off by up to 20 % (model, no re-plan)")
+    for title, spec in (("netstorm", "netstorm"), ("packing", "packing")):
+        values = []
+        for k in range(draws):
+            rates, rng = netstorm_9(k, True), random.Random(10_000 + k)
+            wrong = {link: rates[link] * (1 + rng.uniform(-0.2, 0.2)) for link in LINKS}
+            believed = wrong | {(v, u): rate for (u, v), rate in wrong.items()}
+            values.append(ratio(rates, spec, 100_000, believed=believed))
+        line(title, values)
+
+
+TABLES: dict[str, Callable[[int], None]] = {
+    "netstorm-9": table_netstorm_9,
+    "latency": table_latency,
+    "scale": table_scale,
+    "misjudged": table_misjudged,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("tables", nargs="*", help=f"of {', '.join(TABLES)} (default: all)")
+    parser.add_argument("--draws", type=int, default=30)
+    arguments = parser.parse_args()
+    unknown = set(arguments.tables) - set(TABLES)
+    if unknown:
+        parser.error(f"no table {', '.join(sorted(unknown))}")
+    for name in arguments.tables or TABLES:
+        TABLES[name](arguments.draws)
+
+
+if __name__ == "__main__":
+    main()

@@ -37,7 +37,7 @@ PROGRAMS = {
 }
 OPEN_VSWITCH = ("ovsdb-server", "ovs-vswitchd", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl")
 SSH = ("ssh", "ssh-keygen")
-PYTHON_PACKAGES = {"mininet": "mininet", "os_ken": "os-ken", "fabric": "fabric", "psutil": "psutil"}
+PYTHON_PACKAGES = {"mininet": "mininet", "os_ken": "os-ken", "fabric": "fabric"}
 MIN_MEMORY_BYTES = 3 * 2**30
 MIN_DISK_BYTES = 500 * 2**20
 MAX_STEAL_RATIO = 0.05

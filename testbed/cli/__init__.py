@@ -8,6 +8,7 @@ verb that needs neither mininet nor torch works without them.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import signal
 import sys
 from types import FrameType
@@ -17,34 +18,23 @@ import typer
 
 from testbed.cli.errors import exit_code_of
 
-# In the order of `testbed --help`: before, during and after a testbed stands.
-VERBS = (
-    "doctor",
-    "validate",
-    "graph",
-    "plan",
-    "bound",
-    "demo",
-    "up",
-    "list",
-    "status",
-    "calibrate",
-    "link",
-    "exec",
-    "shell",
-    "ps",
-    "run",
-    "runs",
-    "report",
-    "next_steps",
-    "down",
-    "clean",
+# In the order of `testbed --help`: before, during and after a testbed stands. Others follow by name.
+ORDER = (
+    *("doctor", "validate", "graph", "plan", "bound", "demo"),
+    *("up", "list", "status", "calibrate", "link", "exec", "shell", "ps"),
+    *("run", "runs", "report", "compare", "next_steps", "down", "clean"),
 )
 
 HELP = """An emulated multi-datacenter testbed for geo-distributed training.
 
 Exit codes: 0 ok, 1 internal error, 2 usage or invalid file, 3 fidelity out of band, 4 this machine
 cannot do it, 5 run failed, 6 clean-up incomplete, 130 interrupted after a clean teardown."""
+
+
+def verbs() -> list[str]:
+    """The modules of this package in the order of the help."""
+    found = {module.name for module in pkgutil.iter_modules(__path__)}
+    return [verb for verb in ORDER if verb in found] + sorted(found.difference(ORDER))
 
 
 def build() -> typer.Typer:
@@ -57,15 +47,11 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for verb in VERBS:
-        module_name = f"testbed.cli.{verb}"
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name != module_name:
-                raise
-            continue
-        module.register(app)
+    for verb in verbs():
+        module = importlib.import_module(f"testbed.cli.{verb}")
+        # The others are what the verbs share.
+        if hasattr(module, "register"):
+            module.register(app)
     return app
 
 

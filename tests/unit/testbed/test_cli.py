@@ -393,3 +393,19 @@ def test_sigterm_handler_is_only_installed_by_main() -> None:
     before = signal.getsignal(signal.SIGTERM)
     assert isinstance(build(), typer.Typer)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_every_verb_that_needs_no_testbed_does_without_the_emulators_packages() -> None:
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in {'mininet', 'torch', 'fabric', 'paramiko', 'os_ken', 'sklearn'}:\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from testbed.cli import main\n"
+        "main()\n"
+    )
+    for arguments in (("plan", "pair"), ("list",), ("graph", "pair"), ("validate", "quickstart")):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from agents.planning.base import LINK_ORDERS, Scheduler
+from agents.planning.greedw import GreedW
 from agents.planning.mlnet import MlNet
 from agents.planning.netstorm import NetStorm
 from agents.planning.options import word
@@ -115,6 +116,14 @@ _register(
     ("k", "seed", "roots"),
 )
 _register("ring", "reduce-scatter and all-gather round a ring", "#000000", "s", Ring.from_options, ("order",))
+_register(
+    "greedw",
+    "one tree of least modelled time for the rates of the moment",
+    "#999999",
+    "X",
+    GreedW.from_options,
+    ("method", "merge_s"),
+)
 _register(
     "netstorm", "fastest-path trees to several roots", "#0072B2", "o", NetStorm.from_options, ("roots",)
 )

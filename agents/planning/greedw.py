@@ -152,9 +152,7 @@ def earliest_merge(costs: Costs) -> Parents:
             if u != v
         ]
         least = min(offers)[0]
-        _, _, sender, receiver = min(offer[1:2] + offer for offer in offers if offer[0] <= least * (1 + TIE))[
-            1:
-        ]
+        _, sender, receiver = min(offer[1:] for offer in offers if offer[0] <= least * (1 + TIE))
         parents[sender] = receiver
         ready[receiver] = max(ready[sender], ready[receiver]) + costs.link[sender][receiver] + costs.merge
         alive.remove(sender)

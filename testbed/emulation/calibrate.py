@@ -26,7 +26,7 @@ PROBE_GAP_S: Final = 0.001
 LEAST_WARM_S: Final = 0.8
 WARM_ROUND_TRIPS: Final = 25
 """How long TCP gets to fill a path before it is measured."""
-LOSS_PROBES: Final = 3000
+LOSS_PROBES: Final = 2000
 LOSS_GAP_S: Final = 0.001
 """Between two probes of one direction."""
 LOSSY_RATIO: Final = 1e-5
@@ -127,20 +127,22 @@ class Calibration:
             delay_s = measured[i].delay_s
             counted = fidelity.with_delays(measured[i], flow["delays_s"], flow["sent"], count_loss=True)
             measured[i] = replace(counted, delay_s=delay_s if delay_s is not None else counted.delay_s)
-        for i in indexes:
-            link = measured[i].link
-            send_bps = int(FLOOD_RATIO * link.rate.bps / (1 - min(link.loss.ratio, 0.5)))
-            flow = self._traffic(
-                "flood", [link], seconds_s=self._seconds, wait_s=wait_s, extra={"send_bps": send_bps}
-            )["flows"][0]
-            # Frames of datagrams, told as the payload that TCP would have carried in them.
-            measured[i] = replace(measured[i], alone_bps=flow["bps"] * PAYLOAD_RATIO)
+        place = dict(zip((link.index for link in links), indexes, strict=True))
+        for group in apart(links):
+            sending = [
+                {"send_bps": int(FLOOD_RATIO * d.rate.bps / (1 - min(d.loss.ratio, 0.5)))} for d in group
+            ]
+            flows = self._traffic("flood", group, sending, seconds_s=self._seconds, wait_s=wait_s)["flows"]
+            for link, flow in zip(group, flows, strict=True):
+                i = place[link.index]
+                # Frames of datagrams, told as the payload that TCP would have carried in them.
+                measured[i] = replace(measured[i], alone_bps=flow["bps"] * PAYLOAD_RATIO)
 
     def _traffic(
         self,
         kind: str,
         links: Sequence[DirectedLink],
-        extra: Mapping[str, Any] | None = None,
+        extras: Sequence[Mapping[str, Any]] | None = None,
         **fields: float,
     ) -> dict[str, Any]:
         flows = [
@@ -150,9 +152,9 @@ class Calibration:
                 "rate_bps": link.rate.bps,
                 "tos": self._tos[link.src, link.dst],
                 "back_tos": self._tos[link.dst, link.src],
-                **(extra or {}),
+                **extra,
             }
-            for link in links
+            for link, extra in zip(links, extras or [{}] * len(links), strict=True)
         ]
         request = {"kind": kind, "sites": self._sites, "flows": flows, **fields}
         limit = (

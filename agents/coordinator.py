@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 OPEN_SECONDS: Final = 30.0
 START_SECONDS: Final = 120.0
 CLOSE_SECONDS: Final = 30.0
+# A chunk of the widest element type (complex128) still fits a frame.
+MAX_CHUNK_ELEMENTS: Final = wire.MAX_PAYLOAD // 16
 
 
 class JobSpec(BaseModel):
@@ -42,7 +44,7 @@ class JobSpec(BaseModel):
 
     job: str = Field(min_length=1, max_length=128)
     sites: dict[str, int] = Field(min_length=1)
-    chunk_elements: int = Field(default=100_000, ge=1)
+    chunk_elements: int = Field(default=100_000, ge=1, le=MAX_CHUNK_ELEMENTS)
     deadline_s: float = Field(default=600.0, gt=0)
     scheduler: str | dict[str, Any] | None = None
 
@@ -230,6 +232,12 @@ class Coordinator:
         timeout: float | None = None,
     ) -> dict[str, Any]:
         found = self._job(job)
+        elements = segment.get("chunk_elements", 1)
+        if not isinstance(elements, int) or not 1 <= elements <= MAX_CHUNK_ELEMENTS:
+            raise UsageError(
+                f"segment {segment.get('label')}: chunks of {elements} elements",
+                hint=f"1 to {MAX_CHUNK_ELEMENTS}",
+            )
         scheduler = segment.get("scheduler")
         if scheduler is None and found.machine.policy is None:
             raise UsageError(

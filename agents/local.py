@@ -25,7 +25,7 @@ from agents.handles import Handle
 from agents.local_link import LocalLink, dial
 from agents.local_server import SOCKET_NAME
 from agents.shared_memory import Region
-from agents.wire import Header
+from agents.wire import MAX_PAYLOAD, Header
 from topologies.errors import DeadlineError, StormbedError, UsageError
 
 Array = npt.NDArray[Any]
@@ -296,6 +296,10 @@ class LocalClient:
         verb = "to" if kind == "send" else "from"
         peer, tag = header["dst" if kind == "send" else "src"], header["tag"]
         what = f"{kind} of {values.nbytes} bytes {verb} rank {peer} with tag {tag}"
+        if values.nbytes > MAX_PAYLOAD:
+            raise UsageError(
+                f"the {what} is over the limit of {MAX_PAYLOAD >> 20} MiB", hint="send it in parts"
+            )
         handle = Handle(f"{what} at rank {self.rank}", self._deadline_s, values)
         with self._call_lock:
             self._link.check()

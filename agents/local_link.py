@@ -15,7 +15,7 @@ from agents import wire
 from agents.handles import Handle
 from agents.local_server import short_path
 from agents.shared_memory import Arena, send_with_descriptor
-from agents.wire import Header, ProtocolError
+from agents.wire import Frame, Header, ProtocolError
 from topologies.errors import DeadlineError, RunFailedError
 
 # The agent sends a sign of life every few seconds.
@@ -146,11 +146,12 @@ class LocalLink:
             decoder.advance(count)
             while (frame := decoder.next_frame()) is not None:
                 try:
-                    self._handle(frame.header)
+                    self._handle(frame)
                 except (KeyError, TypeError) as error:
                     raise ProtocolError(f"malformed frame {frame.header}: {error!r}") from None
 
-    def _handle(self, header: Header) -> None:
+    def _handle(self, frame: Frame) -> None:
+        header = frame.header
         kind = header.get("kind")
         if kind == "done":
             self._complete(("call", header["seq"]))
@@ -159,7 +160,7 @@ class LocalLink:
         elif kind == "received":
             self._complete(("recv", header["id"]))
         elif kind == "segment":
-            self.segments.put(header["fields"])
+            self.segments.put(wire.unpack_body(frame.payload))
         elif kind == "end":
             self.segments.put(None)
         elif kind == "joined":

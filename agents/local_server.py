@@ -69,11 +69,11 @@ class WorkerLink:
             self._loop.add_reader(self._process, self._exited)
         self._ping = self._loop.call_later(PING_SECONDS, self._send_ping)
 
-    def send(self, header: Mapping[str, Any]) -> None:
-        """Queue a small frame; nothing happens when the link has ended."""
+    def send(self, header: Mapping[str, Any], body: Any = None) -> None:
+        """Queue a small frame; nothing happens when the link has ended. `body` is what no header may hold."""
         if self.closed:
             return
-        data = wire.encode_bytes(header)
+        data = wire.encode_bytes(header, b"" if body is None else wire.pack_body(body))
         if not self._unsent:
             try:
                 data = data[self._socket.send(data) :]

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from agents.calls import LentPayload, LocalCollective, Ranks, call_from_header
+from agents.chunk_frames import chunk_header, chunk_message
 from agents.job import CAUSE, CONSEQUENCE, WAITS_FOR_RELEASE, JobDescription
 from agents.lanes import Order
 from agents.local_server import WorkerLink
@@ -213,7 +214,7 @@ class SiteJob:
         for worker in self._workers.values():
             if worker.asking:
                 worker.asking = False
-                worker.link.send({"kind": "segment", "fields": fields})
+                worker.link.send({"kind": "segment"}, fields)
 
     def end(self) -> None:
         """There are no more segments."""
@@ -306,7 +307,7 @@ class SiteJob:
         """A chunk from another site."""
         if self.failure is not None:
             return
-        message = _chunk_message(self.job, header, payload)
+        message = chunk_message(self.job.name, header, payload)
         self._feed(message)
         if self.machine.held > self.held_chunks:
             self._held[message.seq] = self._held.get(message.seq, 0) + len(payload)
@@ -339,18 +340,7 @@ class SiteJob:
     def _send_chunk(self, send: Send) -> None:
         message, payload = send.message, send.message.payload
         assert isinstance(payload, ArrayPayload)
-        header = {
-            "kind": "chunk",
-            "job": self.job.wire,
-            "seq": message.seq,
-            "version": message.version,
-            "part": message.part,
-            "chunk": message.chunk,
-            "direction": message.direction,
-            "src": message.src,
-            "tree": message.tree,
-            "dtype": payload.array.dtype.name,
-        }
+        header = chunk_header(self.job.wire, message, payload)
         sent: Callable[[], None] | None = None
         if isinstance(payload, LentPayload):
             seq = message.seq
@@ -442,18 +432,3 @@ class SiteJob:
 
     def _tell(self, kind: str, **body: Any) -> None:
         self._host.tell_coordinator(kind, {"job": self.job.wire, **body})
-
-
-def _chunk_message(job: JobDescription, header: Header, payload: memoryview) -> ChunkMessage:
-    try:
-        values = np.frombuffer(payload, np.dtype(header["dtype"]))
-        numbers = [header[key] for key in ("seq", "version", "part", "chunk", "src", "tree")]
-        direction = header["direction"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"not a chunk: {header}: {error}") from None
-    if not all(isinstance(number, int) for number in numbers) or direction not in ("up", "down"):
-        raise ProtocolError(f"not a chunk: {header}")
-    seq, version, part, chunk, src, tree = numbers
-    # The buffer was read for this message alone, so sums may build up in it.
-    content = ArrayPayload(values, owned=True)
-    return ChunkMessage(job.name, seq, version, part, chunk, direction, src, tree, content)

@@ -28,6 +28,7 @@ def test_jobs_that_make_no_sense_are_refused_with_the_field(make_cluster: Any) -
         ({"sites": {"dc1": "many"}}, "sites.dc1: "),
         ({"deadline_s": 0}, "deadline_s: "),
         ({"chunk_elements": 0}, "chunk_elements: "),
+        ({"chunk_elements": 1 << 30}, "chunk_elements: "),
         ({"colour": "red"}, "colour: "),
         ({"scheduler": "stra"}, "star"),
     ]:
@@ -41,6 +42,8 @@ def test_jobs_that_make_no_sense_are_refused_with_the_field(make_cluster: Any) -
         runner.run_segment("other", {"label": "a"})
     with pytest.raises(UsageError, match="segment a of job job names no scheduler, and none is in use"):
         runner.run_segment("job", {"label": "a"})
+    with pytest.raises(UsageError, match="segment a: chunks of 0 elements"):
+        runner.run_segment("job", {"label": "a", "scheduler": "star", "chunk_elements": 0})
     with pytest.raises(UsageError, match="the coordinator has no verb 'dance'"):
         runner._call("dance")
     with pytest.raises(UsageError, match=r"status: .*unexpected keyword argument 'loudly'"):
@@ -143,7 +146,7 @@ def test_segments_hand_their_fields_to_the_workers_as_they_are(make_cluster: Any
     fields = {
         "label": "x",
         "scheduler": {"name": "netstorm", "options": {"roots": 1}},
-        "anything": [1, {"a": None}],
+        "anything": ["x" * 100_000, {"a": None}],
     }
 
     def work(site: int) -> Any:

@@ -79,6 +79,7 @@ def run(
     input: str | None = None,
     env: Mapping[str, str] | None = None,
     check: bool = True,
+    quiet: bool = False,
 ) -> Completed:
     """Run a command to its end and return what it said.
 
@@ -88,6 +89,7 @@ def run(
         input: text for its standard input; without it, standard input is empty.
         env: its whole environment; without it, this process's own.
         check: raise when the status is not zero.
+        quiet: leave a line in the event log only when it fails; for what is asked every second.
 
     Raises:
         CommandError: the status was not zero and `check` holds.
@@ -123,7 +125,8 @@ def run(
         _kill_session(process)
         raise
     completed = Completed(tuple(argv), process.returncode, stdout, stderr, time.monotonic() - started)
-    _record(argv, process.returncode, completed.seconds, stderr)
+    if not (quiet and completed.ok):
+        _record(argv, process.returncode, completed.seconds, stderr)
     if check and process.returncode:
         raise CommandError(completed)
     return completed

@@ -65,7 +65,7 @@ def _of_device(qdiscs: Mapping[str, Mapping[str, Any]]) -> LinkCounters:
 
 def read_links(links: Sequence[DirectedLink]) -> tuple[LinkCounters, ...]:
     """The counters of every direction now."""
-    return parse_qdiscs(run(["tc", "-s", "-j", "qdisc", "show"], timeout=10).stdout, links)
+    return parse_qdiscs(run(["tc", "-s", "-j", "qdisc", "show"], timeout=10, quiet=True).stdout, links)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,28 @@ def test_every_command_leaves_a_line(log: Path) -> None:
     assert second["status"] == 1 and second["stderr"] == "broken"
 
 
+def test_quiet_commands_leave_a_line_only_when_they_fail(log: Path) -> None:
+    runner.run(["true"], timeout=5, quiet=True)
+    runner.run(["false"], timeout=5, quiet=True, check=False)
+    (event,) = read_events(log, "command")
+    assert event["argv"] == ["false"]
+
+
+def test_a_batch_is_one_command_and_its_failing_line_is_quoted(tmp_path: Path) -> None:
+    runner.batch(["no-such-program"], [])
+    # A program that fails as iproute2 does: its words and the line's number on standard error.
+    tc = tmp_path / "tc"
+    tc.write_text(
+        "#!/bin/sh\ncat > lines\necho 'RTNETLINK answers: File exists' >&2\necho 'Command failed -:2' >&2\nexit 1\n"
+    )
+    tc.chmod(0o755)
+    with pytest.raises(
+        runner.CommandError, match=r"tc class add dev d0a ended with status 1: RTNETLINK answers"
+    ):
+        runner.batch(["env", f"--chdir={tmp_path}", str(tc)], ["qdisc add dev d0a", "class add dev d0a", "x"])
+    assert (tmp_path / "lines").read_text() == "qdisc add dev d0a\nclass add dev d0a\nx\n"
+
+
 def test_long_commands_are_shortened_in_messages() -> None:
     assert len(runner.command_text(["echo", "x" * 500])) == 160
 

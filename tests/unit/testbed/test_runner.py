@@ -84,7 +84,8 @@ def test_a_batch_is_one_command_and_its_failing_line_is_quoted(tmp_path: Path) -
     # A program that fails as iproute2 does: its words and the line's number on standard error.
     tc = tmp_path / "tc"
     tc.write_text(
-        "#!/bin/sh\ncat > lines\necho 'RTNETLINK answers: File exists' >&2\necho 'Command failed -:2' >&2\nexit 1\n"
+        "#!/bin/sh\ncat > lines\n"
+        "echo 'RTNETLINK answers: File exists' >&2; echo 'Command failed -:2' >&2; exit 1\n"
     )
     tc.chmod(0o755)
     with pytest.raises(

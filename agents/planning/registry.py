@@ -240,7 +240,7 @@ def _load(point: EntryPoint) -> Entry:
         raise UsageError(f"{_origin(point)} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(entry, Entry):
         raise UsageError(
-            f"{_origin(point)} is a {type(entry).__name__}, not an Entry",
+            f"{_origin(point)} is of type {type(entry).__name__}, not an Entry",
             hint="see docs/write-a-scheduler.md",
         )
     if entry.name != point.name:

@@ -78,29 +78,29 @@ def is_up(name: str) -> bool:
     return any(listed.name == name for listed in launch.list_testbeds())
 
 
-@pytest.fixture(autouse=True)
-def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Testbeds of others, who may have the same network standing, are not seen."""
-    monkeypatch.setenv("STORMBED_RUN_ROOT", str(tmp_path / "run"))
+@pytest.fixture
+def name(unique_name: Callable[[], str]) -> Iterator[str]:
+    """A name for a testbed, which is down afterwards whatever happened."""
+    chosen = unique_name()
+    yield chosen
+    if is_up(chosen):
+        launch.down(chosen)
 
 
 @pytest.fixture
-def pair() -> Iterator[str]:
+def pair(name: str) -> str:
     """A standing pair; its name."""
-    name = "exp-pair"
     launch.up(load_topology("pair"), name, calibrate=False)
-    yield name
-    if is_up(name):
-        launch.down(name)
+    return name
 
 
-def test_a_run_from_nothing_to_a_report_of_a_copy(tmp_path: Path) -> None:
-    code, out, err = cli("run", "tiny-pair", "--name", "exp-tiny", cwd=tmp_path)
+def test_a_run_from_nothing_to_a_report_of_a_copy(tmp_path: Path, name: str) -> None:
+    code, out, err = cli("run", "tiny-pair", "--name", name, cwd=tmp_path)
     assert code == 0, err
-    assert "bringing up testbed exp-tiny" in err
+    assert f"bringing up testbed {name}" in err
     assert "star-first" in out
     assert "2 + 1 warm-up" in out
-    assert not is_up("exp-tiny"), "a testbed brought up for a run is taken down after it"
+    assert not is_up(name), "a testbed brought up for a run is taken down after it"
 
     run = only_run(tmp_path)
     copy = shutil.copytree(run, tmp_path / "copy")
@@ -126,15 +126,24 @@ def test_a_run_from_nothing_to_a_report_of_a_copy(tmp_path: Path) -> None:
     assert manifest.segments[1].plan is not None
     assert manifest.segments[1].plan["roots"]
     assert (copy / "experiment.yaml").read_text() == open_experiment("tiny-pair").text
-    for name in ("workers/dc1-0/trace.jsonl", "workers/dc2-0/stderr", "logs/controller.log", "metrics.csv"):
-        assert (copy / name).exists(), name
+    for file in ("workers/dc1-0/trace.jsonl", "workers/dc2-0/stderr", "logs/controller.log", "metrics.csv"):
+        assert (copy / file).exists(), file
 
 
-def test_a_standing_testbed_with_the_same_network_is_used_and_kept(tmp_path: Path, pair: str) -> None:
-    code, _, err = cli("run", "tiny-pair", cwd=tmp_path)
+def test_a_standing_testbed_with_the_same_network_is_used_and_kept(tmp_path: Path, name: str) -> None:
+    # A rate that no other testbed on this machine has.
+    rate = f"{90_000_000 + os.getpid()}bit"
+    (tmp_path / "own.yaml").write_text(
+        f"name: own\nsites: {{a: {{}}, b: {{}}}}\nlinks: [{{endpoints: [a, b], rate: {rate}}}]\n"
+    )
+    (tmp_path / "e.yaml").write_text(
+        "name: e\ntopology: own.yaml\ntraining: {model: tensor-10k, iterations: 2}\nschedulers: [netstorm]\n"
+    )
+    launch.up(load_topology(tmp_path / "own.yaml"), name, calibrate=False)
+    code, _, err = cli("run", "e.yaml", cwd=tmp_path)
     assert code == 0, err
-    assert f"using testbed {pair}" in err
-    assert is_up(pair)
+    assert f"using testbed {name}" in err
+    assert is_up(name)
     code, out, _ = cli("runs", cwd=tmp_path)
     assert code == 0
     assert only_run(tmp_path).name in out
@@ -183,9 +192,9 @@ def test_a_killed_worker_fails_the_run_and_is_named(tmp_path: Path, pair: str) -
     assert code == 0, err
 
 
-def test_an_interrupt_ends_the_workers_and_keeps_what_there_is(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_workers_and_keeps_what_there_is(tmp_path: Path, name: str) -> None:
     (tmp_path / "long.yaml").write_text(LONG)
-    process = start_cli("run", "long.yaml", "--name", "exp-int", cwd=tmp_path)
+    process = start_cli("run", "long.yaml", "--name", name, cwd=tmp_path)
     try:
         eventually(lambda: list(tmp_path.glob("runs/*/workers/dc2-0/trace.jsonl")), "the first iteration", 60)
         os.kill(process.pid, signal.SIGINT)
@@ -193,7 +202,7 @@ def test_an_interrupt_ends_the_workers_and_keeps_what_there_is(tmp_path: Path) -
     finally:
         process.kill()
     assert code == 130, err
-    assert not is_up("exp-int")
+    assert not is_up(name)
     assert read_manifest(only_run(tmp_path)).status == "interrupted"
     code, out, _ = cli("report", "last", cwd=tmp_path)
     assert code == 0
@@ -209,15 +218,14 @@ def test_a_worker_that_cannot_start_is_named_with_its_last_words(tmp_path: Path,
     assert "nowhere.npz" in err
 
 
-@pytest.mark.parametrize("topology", ["netstorm-9"])
-def test_sums_are_exact_to_the_bit(tmp_path: Path, topology: str) -> None:
+def test_sums_are_exact_to_the_bit(tmp_path: Path, name: str) -> None:
     """Every worker compares every element of every sum with the closed form; one wrong bit fails the run."""
-    path = run_experiment(open_experiment("exactness"), out=tmp_path, testbed="exp-exact")
+    path = run_experiment(open_experiment("exactness"), out=tmp_path, testbed=name)
     run = read_run(path)
-    assert run.manifest.topology == topology
+    assert run.manifest.topology == "netstorm-9"
     assert run.manifest.status == "completed"
     assert len(run.manifest.workers) == 9
-    labels = [f"{name}/{size}" for name in ("star-first", "netstorm") for size in (1, 1_234_567, 2_000_000)]
+    labels = [f"{shown}/{size}" for shown in ("star-first", "netstorm") for size in (1, 1_234_567, 2_000_000)]
     assert [segment.label for segment in run.manifest.segments] == labels
     for segment in run.manifest.segments:
         iterations = run.iterations[segment.label]
@@ -225,7 +233,7 @@ def test_sums_are_exact_to_the_bit(tmp_path: Path, topology: str) -> None:
         assert all(iteration.complete for iteration in iterations)
 
 
-def test_several_workers_at_a_site_are_summed_before_the_wan(tmp_path: Path) -> None:
+def test_workers_of_a_site_are_summed_before_the_wan(tmp_path: Path, name: str) -> None:
     (tmp_path / "two.yaml").write_text(
         "name: two\nsites: {a: {workers: 3}, b: {}}\nlinks: [{endpoints: [a, b], rate: 50mbit}]\n"
     )
@@ -233,7 +241,7 @@ def test_several_workers_at_a_site_are_summed_before_the_wan(tmp_path: Path) -> 
         f"name: many\ntopology: {tmp_path}/two.yaml\n"
         "training: {model: tensor-200k, iterations: 2, chunk_elements: 20000}\nschedulers: [netstorm]\n"
     )
-    path = run_experiment(experiment_from_text(text), out=tmp_path / "runs", testbed="exp-many")
+    path = run_experiment(experiment_from_text(text), out=tmp_path / "runs", testbed=name)
     result = summarise_run(read_run(path))
     assert len(result.manifest.workers) == 4
     carried = result.schedulers[0].carried_bytes_per_iteration

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from testbed.emulation import launch
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from testbed.report.measurements import read_run
@@ -31,22 +33,25 @@ schedulers:
 """
 
 
-@pytest.fixture(autouse=True)
-def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Testbeds of others, who may have the same network standing, are not seen."""
-    monkeypatch.setenv("STORMBED_RUN_ROOT", str(tmp_path / "run"))
+@pytest.fixture
+def name(unique_name: Callable[[], str]) -> Iterator[str]:
+    """A name for a testbed, which is down afterwards whatever happened."""
+    chosen = unique_name()
+    yield chosen
+    if any(listed.name == chosen for listed in launch.list_testbeds()):
+        launch.down(chosen)
 
 
 @pytest.mark.parametrize(
     ("topology", "model", "chunk"), [("triangle", "2nn", 20_000), ("netstorm-9", "mlp-50k", 5_000)]
 )
 def test_twenty_iterations_equal_a_single_process(
-    tmp_path: Path, topology: str, model: str, chunk: int
+    tmp_path: Path, name: str, topology: str, model: str, chunk: int
 ) -> None:
     reference = pytest.importorskip("agents.worker.reference", reason="torch is not installed: unverified")
     parameters = pytest.importorskip("agents.worker.parameters", reason="torch is not installed: unverified")
     text = EXPERIMENT.format(topology=topology, model=model, chunk=chunk)
-    path = run_experiment(experiment_from_text(text), out=tmp_path / "runs", testbed=f"train-{topology}")
+    path = run_experiment(experiment_from_text(text), out=tmp_path / "runs", testbed=name)
     run = read_run(path)
     result = summarise_run(run)
     assert [scheduler.scheduler for scheduler in result.schedulers] == ["star-first", "netstorm"]

@@ -18,7 +18,7 @@ from testbed.telemetry.query import PrometheusClient, PrometheusError, Series
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-RECENT = "10s"
+RECENT = "30s"
 # The names under which the supervisor starts what a testbed consists of.
 PARTS = frozenset({"controller", "delay-line", "sshd", "agent", "coordinator", "prometheus"})
 

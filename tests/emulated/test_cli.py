@@ -324,7 +324,7 @@ def test_watch_into_a_pipe_is_one_document_a_second(
     watching.send_signal(signal.SIGINT)
     assert watching.wait(10) == 0
     assert first["schema"] == second["schema"] == 1
-    assert second["up_s"] - first["up_s"] == pytest.approx(1.0, abs=0.4)
+    assert 0.8 < second["up_s"] - first["up_s"] < 3  # a second, and what a busy machine adds
 
 
 def test_next_steps_are_commands_that_work(pair: Callable[..., Done]) -> None:

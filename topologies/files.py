@@ -19,6 +19,9 @@ MAX_BYTES = 1_000_000
 MAX_VALUES = 200_000
 MAX_DEPTH = 50
 
+_OFFERED = (".yaml", ".yml", ".json", ".gml", ".graphml", ".csv")
+"""Files with these suffixes are offered when a name is misspelt."""
+
 Model = TypeVar("Model", bound=BaseModel)
 KeyPath = tuple[str | int, ...]
 
@@ -119,10 +122,15 @@ def show(path: KeyPath) -> str:
 
 def read_yaml(path: str | Path) -> Document:
     """Read a YAML (or JSON) file of at most a megabyte; InvalidFileError when it cannot be."""
+    return parse_yaml(read_text(path), str(path))
+
+
+def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
+    """The text of a file of at most `limit` bytes; InvalidFileError when it cannot be had."""
     file, source = Path(path), str(path)
     try:
         with file.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+            raw = stream.read(limit + 1)
     except FileNotFoundError:
         raise InvalidFileError(f"there is no file {source}", hint=_similar_file(file)) from None
     except IsADirectoryError:
@@ -130,13 +138,12 @@ def read_yaml(path: str | Path) -> Document:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidFileError(f"cannot read {source!r}: {reason}") from None
-    if len(raw) > MAX_BYTES:
-        raise InvalidFileError(f"{source} is larger than {MAX_BYTES} bytes", hint="is it the right file?")
+    if len(raw) > limit:
+        raise InvalidFileError(f"{source} is larger than {limit} bytes", hint="is it the right file?")
     try:
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidFileError(f"{source} is not UTF-8 text: byte {error.start} is wrong") from None
-    return parse_yaml(text, source)
 
 
 def parse_yaml(text: str, source: str) -> Document:
@@ -227,7 +234,7 @@ def _similar_file(file: Path) -> str:
     parent = file.parent
     if not parent.is_dir():
         return f"there is no folder {parent} either"
-    names = sorted(entry.name for entry in parent.iterdir() if entry.suffix in (".yaml", ".yml", ".json"))
+    names = sorted(entry.name for entry in parent.iterdir() if entry.suffix.lower() in _OFFERED)
     return nearest(file.name, names) if names else "check the name"
 
 

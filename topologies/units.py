@@ -190,6 +190,51 @@ class Delay(_Quantity):
         return f"{_plain(Decimal(self.ns) / _DELAY_UNITS[unit])}{unit}"
 
 
+_SPAN_UNITS = {"ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Span(_Quantity):
+    """A stretch of time above zero, up to a year, in ns: how often, how long. `180s`, `3min`, `500ms`."""
+
+    kind: ClassVar[str] = "time span"
+    example: ClassVar[str] = "180s"
+    maximum_ns: ClassVar[int] = 366 * 24 * 3600 * 10**9
+
+    ns: int
+
+    def __post_init__(self) -> None:
+        if self.ns <= 0:
+            raise UnitError(
+                f"a time span of {self.ns / 1e9:g} s is not above zero", hint="write for example 1s"
+            )
+        if self.ns > self.maximum_ns:
+            raise UnitError(
+                f"a time span of {self.ns / 1e9:g} s is longer than a year", hint="check the unit"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        number, unit = _split(text, cls.kind, cls.example)
+        if not unit:
+            raise UnitError(f"{text!r} has no unit", hint=f"write the unit, for example {_plain(number)}s")
+        factor = _SPAN_UNITS.get(unit)
+        if factor is None:
+            raise UnitError(f"{text!r} has the unknown unit {unit!r}", hint="the units are ms, s, min and h")
+        ns = number * factor
+        if ns != int(ns):
+            raise UnitError(f"{text!r} is not a whole number of ns", hint="use fewer decimals")
+        return cls(int(ns))
+
+    @property
+    def seconds(self) -> float:
+        return self.ns / 1e9
+
+    def __str__(self) -> str:
+        unit = "s" if self.ns % 10**6 == 0 and self.ns >= 10**9 else "ms"
+        return f"{_plain(Decimal(self.ns) / _SPAN_UNITS[unit])}{unit}"
+
+
 @dataclass(frozen=True, order=True, slots=True)
 class Loss(_Quantity):
     """A loss ratio, 0 to 1. Written in percent: `0.1%`."""

@@ -84,7 +84,7 @@ def test_limits_out_of_range() -> None:
             path_sets(load_topology("pair"), limit)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(networks(), st.integers(1, 8))
 def test_path_sets_hold_what_they_promise(topology: Topology, limit: int) -> None:
     size = len(topology.site_names)

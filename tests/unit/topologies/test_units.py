@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from topologies.errors import UsageError
-from topologies.units import Delay, Loss, Rate, Size, UnitError
+from topologies.units import Delay, Loss, Rate, Size, Span, UnitError
 
 
 @pytest.mark.parametrize(
@@ -145,3 +145,15 @@ def test_models_take_text_and_refuse_numbers() -> None:
     for wrong in (100, 1.5, True, None, ["1mbit"]):
         with pytest.raises(ValidationError):
             Model.model_validate({"rate": wrong})
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("180s", 180), ("3min", 180), ("500ms", 0.5), ("2h", 7200)])
+def test_spans(text: str, seconds: float) -> None:
+    assert Span.parse(text).seconds == seconds
+    assert Span.parse(str(Span.parse(text))) == Span.parse(text)
+
+
+@pytest.mark.parametrize("text", ["180", "0s", "-1s", "3 days", "9999999h", "s", "1e3s"])
+def test_texts_that_are_no_span(text: str) -> None:
+    with pytest.raises(UnitError):
+        Span.parse(text)

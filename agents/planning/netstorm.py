@@ -37,32 +37,46 @@ from topologies.errors import UsageError
 
 @dataclass(frozen=True)
 class NetStorm:
-    """roots: how many roots to keep (R); None = every site."""
+    """roots: how many roots to keep (R); None = every site.
+    pull: results travel down the fastest paths from the root (`own`) or down the push tree (`reversed`).
+    """
 
     roots: int | None = None
+    pull: str = "own"
     name: str = "netstorm"
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], site_names: Sequence[str]) -> NetStorm:
-        """From `roots: R`, a whole number from 1 to the number of sites, or `all`."""
+        """From `roots: R`, a whole number from 1 to the number of sites, or `all`; and `pull: own | reversed`."""
+        pull = options.get("pull", "own")
+        if pull not in ("own", "reversed"):
+            raise UsageError(
+                f"scheduler netstorm cannot pull by {pull!r} trees", hint="use pull: own or pull: reversed"
+            )
         roots = options.get("roots", "all")
         if roots == "all":
-            return cls()
+            return cls(pull=pull)
         if not isinstance(roots, int) or isinstance(roots, bool) or not 1 <= roots <= len(site_names):
             raise UsageError(
                 f"scheduler netstorm cannot keep {roots!r} roots", hint=f"use 1 to {len(site_names)}, or all"
             )
-        return cls(roots)
+        return cls(roots, pull)
 
     def plan(self, network: NetworkView) -> Plan:
         """FAPT of every kept root, in ascending order of the roots."""
         scores = level_scores(network)
         kept = keep_roots(scores, network.n if self.roots is None else self.roots)
         total = math.fsum(scores[r] for r in kept)
-        trees = tuple(
-            Tree(r, scores[r] / total if total else 1.0, scores[r], network.fastest[r].parents) for r in kept
-        )
-        return Plan(self.name, trees)
+        reversed_costs = {(v, u): cost for (u, v), cost in network.costs.items()}
+        trees = []
+        for r in kept:
+            push = network.fastest[r].parents
+            pull = push
+            if self.pull == "own":
+                pull = routes.fastest_in_tree(network.n, reversed_costs, r).parents
+            share = scores[r] / total if total else 1.0
+            trees.append(Tree(r, share, scores[r], push, None if pull == push else pull))
+        return Plan(self.name, tuple(trees))
 
 
 def level_scores(network: NetworkView) -> list[float]:

@@ -39,7 +39,19 @@ def test_trees(view: NetworkView, parents: tuple[str, ...]) -> None:
     plan = NetStorm().plan(view)
     assert [tree.root for tree in plan.trees] == list(range(view.n))
     assert [tree.parents for tree in plan.trees] == [v.row(text) for text in parents]
-    assert all(tree.pull_parents is None for tree in plan.trees)
+    if view is not v.V6:
+        assert all(tree.pull_parents is None for tree in plan.trees), "both directions alike: one tree"
+    assert all(tree.pull_parents is None for tree in NetStorm(pull="reversed").plan(view).trees)
+
+
+def test_v6_results_travel_down_the_fastest_paths_from_the_root() -> None:
+    trees = NetStorm().plan(v.V6).trees
+    assert [tree.pull_parents for tree in trees] == [v.row(text) for text in ("-,2,0", "1,-,0", "1,2,-")]
+
+
+def test_pull_is_own_or_reversed() -> None:
+    with pytest.raises(UsageError, match="own or pull: reversed"):
+        NetStorm.from_options({"pull": "sideways"}, NAMES9)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ class Underlay:
     """The primary path of every pair and the direct link of neighbours: all that today's policies use.
 
     The emulated network installs up to eight disjoint paths a pair. To find them for all pairs takes longer
-    than to simulate (64 sites: seconds; 1,000 sites: hours), so here paths are found when first used. Path 0 is
-    the same in both worlds (a test compares); the number of the direct link is only this world's own.
+    than to simulate (64 sites: seconds; 1,000 sites: hours), so here paths are found when first used. Path 0
+    is the same in both worlds (a test compares); the number of the direct link is only this world's own.
     """
 
     def __init__(self, topology: Topology) -> None:

@@ -35,6 +35,9 @@ from topologies.errors import StormbedError
 
 UPLINK_WAIT_S: Final = 10.0
 CONTROLLER_WAIT_S: Final = 40.0
+CONTROLLER_WAIT_PER_PAIR_S: Final = 0.1
+"""The rules grow with the pairs of sites; a busy machine with 40 sites takes a minute."""
+SIGN_OF_LIFE_S: Final = 5.0
 PROCESS_WAIT_S: Final = 20.0
 CALIBRATION_S: Final = 2.0
 
@@ -67,7 +70,7 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     if not realtime:
         step("real-time scheduling is not permitted: delays will grow while the machine is busy")
     step("controller")
-    wait_for_controller(supervisor)
+    wait_for_controller(supervisor, step)
     fidelity = None
     if calibrate and supervisor.topology.links:
         fidelity = Calibration(supervisor.wan, network.site_pid, step, CALIBRATION_S).run().to_dict()
@@ -143,16 +146,23 @@ def connect_delay_line(supervisor: Supervisor) -> DelayLineClient:
     return wait_for(connect, "the delay line to listen", PROCESS_WAIT_S)
 
 
-def wait_for_controller(supervisor: Supervisor) -> dict[str, Any]:
-    """Until the controller has given every switch its rules."""
+def wait_for_controller(supervisor: Supervisor, step: Callable[[str], None]) -> dict[str, Any]:
+    """Until the controller has given every switch its rules; tells how far it is from time to time."""
+    count = len(supervisor.topology.sites)
     run_dir = supervisor.run_dir
     address = supervisor.info.management.supervisor
     url = f"http://{address}:{addressing.CONTROLLER_HTTP_PORT}/health"
     # Whatever proxies the machine uses are not for this network.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     last: dict[str, Any] = {}
+    told = time.monotonic()
 
     def ready() -> bool:
+        nonlocal told
+        if time.monotonic() - told > SIGN_OF_LIFE_S:
+            told = time.monotonic()
+            done = sum(bool(switch.get("in_sync")) for switch in last.get("switches", ()))
+            step(f"controller: {done} of {count} switches have their rules")
         require_running(supervisor, "controller", run_dir.path / "controller.out")
         try:
             with opener.open(url, timeout=5) as answer:
@@ -166,8 +176,9 @@ def wait_for_controller(supervisor: Supervisor) -> dict[str, Any]:
             return False
         return bool(last.get("ready"))
 
+    limit_s = CONTROLLER_WAIT_S + CONTROLLER_WAIT_PER_PAIR_S * count**2
     try:
-        wait_for(ready, "the controller to give every switch its rules", CONTROLLER_WAIT_S)
+        wait_for(ready, "the controller to give every switch its rules", limit_s)
     except StormbedError as error:
         missing = [f"s{dpid}" for dpid in last.get("missing", [])]
         said = log_tail(run_dir.path / "controller.out") or log_tail(run_dir.path / "controller.log")

@@ -70,7 +70,7 @@ def ping(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
     return {"name": name, "phase": phase, "pid": os.getpid(), "monotonic_ns": time.monotonic_ns()}
 
 
-@_verb(seconds=180, changes=True)
+@_verb(seconds=1800, changes=True)
 def boot(supervisor: Supervisor, progress: Progress, calibrate: bool = True) -> dict[str, Any]:
     """Build everything; once, by `up`. When it fails, the supervisor and all that is there ends."""
     if supervisor.phase != "waiting":

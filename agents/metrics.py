@@ -56,7 +56,7 @@ class Histogram:
 
 
 class AgentCollector(Collector):
-    """Metrics of one agent, labelled with site names."""
+    """Metrics of one agent, labelled with site names. The label `run` names a job, because `job` is Prometheus' own."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -120,25 +120,25 @@ class AgentCollector(Collector):
 
     def _jobs(self) -> Iterator[Metric]:
         collectives = CounterMetricFamily(
-            "stormbed_agent_collectives", "Collectives completed here", labels=["job"]
+            "stormbed_agent_collectives", "Collectives completed here", labels=["run"]
         )
         results = CounterMetricFamily(
-            "stormbed_agent_result_bytes", "Bytes of results that reached this site", labels=["job"]
+            "stormbed_agent_result_bytes", "Bytes of results that reached this site", labels=["run"]
         )
         version = GaugeMetricFamily(
-            "stormbed_agent_policy_version", "Newest policy installed here", labels=["job"]
+            "stormbed_agent_policy_version", "Newest policy installed here", labels=["run"]
         )
         iteration = GaugeMetricFamily(
-            "stormbed_agent_iteration", "Iteration last reported by a worker here", labels=["job"]
+            "stormbed_agent_iteration", "Iteration last reported by a worker here", labels=["run"]
         )
         held = GaugeMetricFamily(
-            "stormbed_agent_held_chunks", "Chunks whose collective is not released here yet", labels=["job"]
+            "stormbed_agent_held_chunks", "Chunks whose collective is not released here yet", labels=["run"]
         )
-        segment = InfoMetricFamily("stormbed_agent_segment", "What the workers run", labels=["job"])
+        segment = InfoMetricFamily("stormbed_agent_segment", "What the workers run", labels=["run"])
         seconds = HistogramMetricFamily(
             "stormbed_agent_synchronisation_seconds",
             "From the last call of this site's workers to the last result here",
-            labels=["job"],
+            labels=["run"],
         )
         for job in self._agent.jobs.values():
             name, counters = [job.job.name], job.counters
@@ -176,10 +176,10 @@ class CoordinatorCollector(Collector):
             "stormbed_coordinator_aborted_jobs", "Jobs stopped for a cause", coordinator.aborted_jobs
         )
         version = GaugeMetricFamily(
-            "stormbed_coordinator_policy_version", "Policy of the latest release", labels=["job"]
+            "stormbed_coordinator_policy_version", "Policy of the latest release", labels=["run"]
         )
         released = CounterMetricFamily(
-            "stormbed_coordinator_released_collectives", "Collectives released", labels=["job"]
+            "stormbed_coordinator_released_collectives", "Collectives released", labels=["run"]
         )
         for job in coordinator.jobs.values():
             version.add_metric([job.name], job.machine.version)

@@ -217,8 +217,8 @@ def ended_parts(processes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
-# The agents' label `job` names the run; Prometheus, whose own `job` names the kind of target, renames it.
-_JOB = "exported_job"
+# The agents name a job `run`, because Prometheus' own `job` names the kind of target.
+_JOB = "run"
 _SEGMENTS = "stormbed_agent_segment_info"
 _ITERATIONS = f"min by ({_JOB}) (stormbed_agent_iteration)"
 _VERSIONS = f"max by ({_JOB}) (stormbed_agent_policy_version)"

@@ -46,7 +46,7 @@ def test_what_agents_and_coordinator_show(make_cluster: Any, everywhere: Any) ->
         runner.close_job("job")
 
     everywhere({"runner": run, 0: lambda: work(0), 1: lambda: work(1)})
-    job = (("job", "job"),)
+    job = (("run", "job"),)
     for name, peer in (("dc1", "dc2"), ("dc2", "dc1")):
         agent = seen[name]
         lane = (("class", "0"), ("path", "0"), ("peer", peer))

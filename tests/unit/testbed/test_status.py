@@ -46,7 +46,7 @@ def test_counters_that_went_back_are_not_negative_rates() -> None:
 
 def test_jobs_come_from_the_agents_metrics() -> None:
     def series(value: float, **labels: str) -> Series:
-        return Series({"job": "agent", "exported_job": "r1", **labels}, ((100.0, value),))
+        return Series({"job": "agent", "run": "r1", **labels}, ((100.0, value),))
 
     metrics = dict.fromkeys(status.JOB_QUERIES, ())
     segments, iterations, versions, seconds = status.JOB_QUERIES

@@ -18,6 +18,7 @@ from testbed.experiments.recorder import LinkRecorder
 from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.spec import Compute, LoadedExperiment, Segment
 from testbed.experiments.workers import Workers, describe_end
+from testbed.report.measurements import read_run
 from testbed.runner import run as run_command
 from testbed.telemetry.export import export_window
 from testbed.telemetry.query import PrometheusClient
@@ -79,7 +80,7 @@ class EmulatedRun:
                 self._run.note(problem)
             self._keep_logs()
             self._keep_metrics()
-            self._run.finish(failure, self._links.fidelity(self._testbed.fidelity))
+            self._run.finish(failure, self._links.fidelity(self._testbed.fidelity, self._synchronisations()))
 
     def _record_network(self) -> None:
         """Keep what the links are now, which may not be what the file declares, and what carries them."""
@@ -254,6 +255,11 @@ class EmulatedRun:
         if not told and isinstance(error, RunFailedError):
             return error
         return RunFailedError("; ".join([error.message, *told]), hint=error.hint)
+
+    def _synchronisations(self) -> list[tuple[int, int]]:
+        """When gradients were under way, as the workers' traces tell."""
+        found = read_run(self._run.path).iterations.values()
+        return sorted((i.ready_ns, i.done_ns) for iterations in found for i in iterations if i.complete)
 
     def _keep_logs(self) -> None:
         """Copy the last part of every log of the testbed beside the run's own files."""

@@ -1,11 +1,14 @@
 """Whether the network was what it was declared to be while a run went on. Pure.
 
-Judged by effects, not by how busy the machine was: links with a queue waiting must have carried what
-their rate allows, and the delay line must have let go of frames in time.
+Judged by effects, not by how busy the machine was: links with a queue waiting must have carried what their
+rate allows, and the delay line must have let go of frames in time. A queue drains within milliseconds, so two
+samples that both find it filled do not show that it was so in between, unless both fall into one and the same
+synchronisation: only such intervals are judged.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,7 +21,7 @@ SATURATED_RATIO: Final = 0.75
 LATENESS_P99_S: Final = 2e-3
 # A link counts as waiting in an interval when this much was queued at both of its ends...
 WAITING_BYTES: Final = 128 * 1024
-# ...and is judged when that was so for this long: a shorter spell may have been idle in between.
+# ...and is judged when that was so for this long altogether.
 JUDGED_S: Final = 3.0
 # Losses that nobody declared and that are not TCP's own finding of the rate.
 _UNWANTED: Final = ("overflow", "missed")
@@ -28,11 +31,19 @@ Sample = Mapping[str, Any]
 """What the supervisor's verb `sample` answers."""
 
 
-@dataclass
+Window = tuple[int, int]
+"""From and to, on the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Waiting:
-    seconds: float = 0.0
-    carried_bits: float = 0.0
-    could_bits: float = 0.0
+    """A link that had data waiting at both ends of an interval."""
+
+    link: str
+    began_ns: int
+    ended_ns: int
+    carried_bits: float
+    could_bits: float
 
 
 @dataclass
@@ -41,7 +52,7 @@ class FidelityWatch:
 
     _first: Sample | None = None
     _last: Sample | None = None
-    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+    _waiting: list[_Waiting] = field(default_factory=list)
 
     def add(self, sample: Sample) -> None:
         """The next sample, in order of time."""
@@ -59,16 +70,19 @@ class FidelityWatch:
                 continue
             if old["rate_bps"] != new["rate_bps"]:
                 continue
-            waiting = self._waiting.setdefault(_name(new), _Waiting())
-            waiting.seconds += interval_s
-            waiting.carried_bits += (new["bytes"] - old["bytes"]) * 8
-            waiting.could_bits += new["rate_bps"] * interval_s
+            carried, could = (new["bytes"] - old["bytes"]) * 8, new["rate_bps"] * interval_s
+            self._waiting.append(
+                _Waiting(_name(new), before["monotonic_ns"], now["monotonic_ns"], carried, could)
+            )
 
-    def judge(self, calibration: Mapping[str, Any] | None) -> FidelityRow:
+    def judge(
+        self, calibration: Mapping[str, Any] | None, synchronisations: Sequence[Window] = ()
+    ) -> FidelityRow:
         """The verdict over calibration and run together: the worse of the two, and why.
 
         Args:
             calibration: what bring-up found, with its `verdict` and `reasons`; None where it was left out.
+            synchronisations: when gradients were under way, in order and apart from each other.
         """
         verdict = "unknown"
         reasons: list[str] = []
@@ -77,7 +91,7 @@ class FidelityWatch:
             reasons += [f"at bring-up: {reason}" for reason in calibration.get("reasons", ())]
         run: dict[str, Any] | None = None
         if self._first is not None and self._last is not None and self._last is not self._first:
-            run = self._measure(self._first, self._last)
+            run = self._measure(self._first, self._last, synchronisations)
             found, why = judge_measures(run)
             verdict = max(verdict, found, key=_rank)
             reasons += why
@@ -88,7 +102,7 @@ class FidelityWatch:
             run=run,
         )
 
-    def _measure(self, first: Sample, last: Sample) -> dict[str, Any]:
+    def _measure(self, first: Sample, last: Sample, synchronisations: Sequence[Window]) -> dict[str, Any]:
         lateness: dict[str, float] = {}
         unwanted: dict[str, int] = {}
         queue_drops = 0
@@ -115,15 +129,25 @@ class FidelityWatch:
             "lateness_link": worst,
             "unwanted_drops": unwanted,
             "queue_drops": queue_drops,
-            "waiting_links": {
-                link: {
-                    "seconds": waiting.seconds,
-                    "carried_ratio": waiting.carried_bits / waiting.could_bits,
-                }
-                for link, waiting in sorted(self._waiting.items())
-                if waiting.seconds >= JUDGED_S
-            },
+            "waiting_links": self._waiting_links(synchronisations),
         }
+
+    def _waiting_links(self, synchronisations: Sequence[Window]) -> dict[str, dict[str, float]]:
+        by_link: dict[str, list[_Waiting]] = {}
+        starts = [began for began, _ in synchronisations]
+        for waiting in self._waiting:
+            place = bisect_right(starts, waiting.began_ns) - 1
+            if place >= 0 and waiting.ended_ns <= synchronisations[place][1]:
+                by_link.setdefault(waiting.link, []).append(waiting)
+        result = {}
+        for link, found in sorted(by_link.items()):
+            seconds = sum(waiting.ended_ns - waiting.began_ns for waiting in found) / 1e9
+            if seconds >= JUDGED_S:
+                carried, could = (
+                    sum(getattr(w, key) for w in found) for key in ("carried_bits", "could_bits")
+                )
+                result[link] = {"seconds": seconds, "carried_ratio": carried / could}
+        return result
 
 
 def judge_measures(run: Mapping[str, Any]) -> tuple[str, list[str]]:

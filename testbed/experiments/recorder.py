@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from testbed.client import SupervisorClient
-from testbed.experiments.fidelity import FidelityWatch
+from testbed.experiments.fidelity import FidelityWatch, Window
 from testbed.experiments.links import LinkCounters, LinkMeter
 from testbed.experiments.manifest import FidelityRow
 from testbed.experiments.rundir import RunDirectory
@@ -73,8 +73,11 @@ class LinkRecorder:
         while not self._stop.wait(PERIOD_S):
             self.read()
 
-    def fidelity(self, calibration: Mapping[str, Any] | None) -> FidelityRow:
-        return self._watch.judge(calibration)
+    def fidelity(
+        self, calibration: Mapping[str, Any] | None, synchronisations: Sequence[Window]
+    ) -> FidelityRow:
+        """The verdict so far; see `FidelityWatch.judge`."""
+        return self._watch.judge(calibration, synchronisations)
 
 
 def _counters(link: Mapping[str, Any]) -> LinkCounters:

@@ -28,13 +28,16 @@ _NS = 1e-9
 class Iteration:
     """One iteration over all workers; times in seconds.
 
-    `complete` says that every worker of the run reported it; times of an incomplete one are None.
+    `complete` says that every worker of the run reported it; times of an incomplete one are None. `ready_ns`
+    and `done_ns` are the last gradient and the last result on the run's clock.
     """
 
     segment: str
     iteration: int
     warmup: bool
     complete: bool
+    ready_ns: int
+    done_ns: int
     synchronisation_s: float | None
     iteration_s: float | None
     loss: float | None
@@ -121,14 +124,16 @@ def fold_iterations(
         complete = len(found) == len(records)
         end = max(int(record["end_ns"]) for record in found)
         began = min(int(record["start_ns"]) for record in found) if previous_end is None else previous_end
-        synchronised = max(int(r["done_ns"]) for r in found) - max(int(r["ready_ns"]) for r in found)
+        ready, done = (max(int(record[key]) for record in found) for key in ("ready_ns", "done_ns"))
         result.append(
             Iteration(
                 segment=segment,
                 iteration=number,
                 warmup=position < warmup,
                 complete=complete,
-                synchronisation_s=synchronised * _NS if complete else None,
+                ready_ns=ready,
+                done_ns=done,
+                synchronisation_s=(done - ready) * _NS if complete else None,
                 iteration_s=(end - began) * _NS if complete else None,
                 loss=_mean_of(found, "loss"),
                 accuracy=_mean_of(found, "accuracy"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -36,11 +37,18 @@ def sample(
     }
 
 
-def judge(*samples: dict[str, Any], calibration: dict[str, Any] | None = None) -> Any:
+ALL = ((0, 1000 * S),)
+
+
+def judge(
+    *samples: dict[str, Any],
+    calibration: dict[str, Any] | None = None,
+    synchronisations: Sequence[tuple[int, int]] = ALL,
+) -> Any:
     watch = FidelityWatch()
     for one in samples:
         watch.add(one)
-    return watch.judge(calibration)
+    return watch.judge(calibration, synchronisations)
 
 
 def saturated_for(seconds: int, share: float, backlog: int = 1_000_000) -> list[dict[str, Any]]:
@@ -65,6 +73,16 @@ def test_a_slow_link_with_nothing_waiting_says_nothing() -> None:
     found = judge(*saturated_for(5, 0.3, backlog=1000))
     assert found.verdict == "faithful"
     assert found.run["waiting_links"] == {}
+
+
+def test_only_intervals_within_one_synchronisation_are_judged() -> None:
+    # Between two synchronisations a link may idle although a queue was seen before and after.
+    halves = [(0, round(3.5 * S)), (round(3.6 * S), 10 * S)]
+    found = judge(*saturated_for(10, 0.5), synchronisations=halves)
+    assert found.run["waiting_links"]["dc1>dc2"]["seconds"] == pytest.approx(9.0)
+    apart = [(round((k + 0.5) * S), round((k + 1.4) * S)) for k in range(9)]
+    assert judge(*saturated_for(10, 0.5), synchronisations=apart).verdict == "faithful"
+    assert judge(*saturated_for(10, 0.5), synchronisations=()).verdict == "faithful"
 
 
 def test_a_short_wait_is_not_judged() -> None:

@@ -211,7 +211,8 @@ class SimulatedRun:
         for link, carried, before in zip(
             self._experiment.topology.directed, network.carried_bits, self._sampled_bits, strict=True
         ):
-            bits = carried - before
+            # On the wire, as the emulated links count: payload and what is lost around it.
+            bits = (carried - before) / network.efficiency
             samples.append(
                 LinkSample(
                     t_s=now / SECOND,

@@ -9,6 +9,7 @@ contributor exactly once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -101,7 +102,10 @@ class World:
             efficiency=options.efficiency,
             per_message_bytes=options.per_message_bytes,
         )
-        self.coordinator = CoordinatorMachine(job, topology.site_names)
+        self.coordinator = CoordinatorMachine(
+            job, topology.site_names, clock=lambda: self.clock.now_ns / SECOND
+        )
+        self._lease_ns: int | None = None  # when the coordinator is called for the leases of transfers
         self.sites = [SiteMachine(job, k, topology.site_names) for k in range(self.n)]
         self.records: list[CollectiveRecord] = []
         self.oldest_open = 0
@@ -221,8 +225,28 @@ class World:
         def arrive() -> None:
             for action in self.coordinator.on_message(message):
                 self._to_site(action.dst, action.message)
+            self._watch_leases()
 
         self.clock.after(self.options.control_delay_ns, arrive)
+
+    def _watch_leases(self) -> None:
+        deadline = self.coordinator.next_deadline
+        if deadline is None:
+            return
+        time_ns = math.ceil(deadline * SECOND)
+        if self._lease_ns is not None and self._lease_ns <= time_ns:
+            return
+        self._lease_ns = time_ns
+
+        def look() -> None:
+            if self._lease_ns != time_ns:
+                return
+            self._lease_ns = None
+            for action in self.coordinator.on_time():
+                self._to_site(action.dst, action.message)
+            self._watch_leases()
+
+        self.clock.at(time_ns, look)
 
     def _to_site(self, site: int, message: ToSite) -> None:
         self.clock.after(

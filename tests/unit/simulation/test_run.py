@@ -57,8 +57,8 @@ def test_the_directory_reads_like_any_run(tmp_path: Path) -> None:
             assert iteration.iteration_s is not None
             assert 0 < iteration.synchronisation_s < iteration.iteration_s
     carried = sum(sample.carried_bytes for sample in run.links if sample.segment == "netstorm")
-    # Each of three iterations sends the model up and down both edges of its trees, and little besides.
-    assert carried == pytest.approx(3 * 4 * 4 * elements, rel=0.05)
+    # Each of three iterations sends the model up and down both edges of its trees, headers besides.
+    assert carried * REALISTIC.efficiency == pytest.approx(3 * 4 * 4 * elements, rel=0.02)
     assert any("netstorm" in text for text in said)
 
 

@@ -56,7 +56,7 @@ class Histogram:
 
 
 class AgentCollector(Collector):
-    """Metrics of one agent, labelled with site names. The label `run` names a job, because `job` is Prometheus' own."""
+    """Metrics of one agent, labelled with site names; `run` names a job, as `job` is Prometheus' own."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

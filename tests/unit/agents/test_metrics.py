@@ -71,7 +71,7 @@ def test_what_agents_and_coordinator_show(make_cluster: Any, everywhere: Any) ->
         assert agent["stormbed_agent_segment_info", info] == 1
         assert agent["stormbed_agent_synchronisation_seconds_count", job] == 3
         assert 0 < agent["stormbed_agent_synchronisation_seconds_sum", job] < 10
-        assert agent["stormbed_agent_synchronisation_seconds_bucket", (*job, ("le", "+Inf"))] == 3
+        assert agent["stormbed_agent_synchronisation_seconds_bucket", (("le", "+Inf"), *job)] == 3
     coordinator = seen["coordinator"]
     assert coordinator["stormbed_coordinator_agent_connected", (("site", "dc2"),)] == 1
     assert coordinator["stormbed_coordinator_jobs", ()] == 1

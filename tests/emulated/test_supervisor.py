@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Leftovers
+from tests.emulated.conftest import Leftovers
 
 from testbed.client import SupervisorClient
 from testbed.emulation import launch, management

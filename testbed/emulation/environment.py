@@ -15,7 +15,11 @@ PYTHON: Final = sys.executable
 
 def base_environment() -> dict[str, str]:
     """What every process gets, whatever the caller of `up` had set: its own words and little else."""
-    kept = {key: value for key, value in os.environ.items() if key.startswith(("STORMBED_", "OVS_"))}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key.startswith(("STORMBED_", "OVS_")) or key == "PYTHONPATH"
+    }
     return {"PATH": sites.SITE_PATH, "HOME": "/root", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"} | kept
 
 

@@ -54,6 +54,19 @@ class Measured:
         return f"{self.link.src_name} -> {self.link.dst_name}"
 
 
+def common_excess_s(measured: Sequence[Measured]) -> float | None:
+    """What all directions with a delay have on top of it, in seconds: the switches' own time.
+
+    None when there is no such direction. Those with jitter say nothing exact and are left out, unless all
+    have it.
+    """
+    delayed = [m for m in measured if m.link.delay.ns and m.delay_s is not None]
+    exact = [m for m in delayed if not m.link.jitter.ns] or delayed
+    if not exact:
+        return None
+    return statistics.median((m.delay_s or 0.0) - m.link.delay.seconds for m in exact)
+
+
 def in_band(ratio: float | None) -> bool:
     return ratio is not None and LEAST_RATIO <= ratio <= MOST_RATIO
 
@@ -99,6 +112,7 @@ class Report:
     measured: tuple[Measured, ...]
     lateness_p99_s: float | None
     cpu_busy_ratio: float | None
+    switches_s: float
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,6 +142,7 @@ class Report:
             "carried_bps": _rounded(sum(carried)) if carried else None,
             "lateness_p99_s": self.lateness_p99_s,
             "cpu_busy_ratio": _rounded(self.cpu_busy_ratio, 3),
+            "switches_s": self.switches_s,
             "seconds_s": round(self.seconds, 3),
             "links": links,
         }
@@ -138,6 +153,7 @@ def judge(
     *,
     lateness_p99_s: float | None = None,
     cpu_busy_ratio: float | None = None,
+    switches_s: float = 0.0,
     seconds: float = 0.0,
 ) -> Report:
     """The verdict over all directions.
@@ -155,7 +171,9 @@ def judge(
         reasons = _shortage(measured)
         if reasons:
             verdict = "saturated"
-    return Report(verdict, tuple(reasons), tuple(measured), lateness_p99_s, cpu_busy_ratio, seconds)
+    return Report(
+        verdict, tuple(reasons), tuple(measured), lateness_p99_s, cpu_busy_ratio, switches_s, seconds
+    )
 
 
 def _shortage(measured: Sequence[Measured]) -> list[str]:

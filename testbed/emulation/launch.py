@@ -119,7 +119,7 @@ def up(
             _prepare_files(run_dir, topology, info.management)
             process = _start_supervisor(run_dir)
             info = _identify(run_dir, info, process)
-            batch(["ip"], management.uplink_lines(info.interface, info.management, process.pid))
+            batch(["ip"], management.enter_lines(info.interface, process.pid))
             client = SupervisorClient(name)
             result = client.call("boot", progress, timeout=BOOT_SILENCE_S, calibrate=calibrate)
             info = _complete(run_dir, info, result["fidelity"], client)
@@ -208,8 +208,7 @@ def _starting(run_dir: RunDir, topology: Topology) -> Iterator[TestbedInfo]:
     """Take the name and a subnet, both at once with respect to other callers."""
     root = run_dir.path.parent
     root.mkdir(parents=True, exist_ok=True)
-    with (root / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _alone_on_this_machine():
         _make_way(run_dir)
         taken = management.networks_in_use()
         taken += [listed.info.subnet for listed in list_testbeds() if listed.info is not None]
@@ -231,8 +230,28 @@ def _starting(run_dir: RunDir, topology: Topology) -> Iterator[TestbedInfo]:
             sites=sites,
         )
         run_dir.path.mkdir(mode=0o755)
-        write_info(run_dir, info)
+        try:
+            write_info(run_dir, info)
+            ipv6 = Path("/proc/sys/net/ipv6").exists()
+            batch(["ip"], management.reserve_lines(info.interface, addresses, ipv6=ipv6))
+        except BaseException as error:
+            _undo(run_dir, info, None)
+            raise error
     yield info
+
+
+@contextmanager
+def _alone_on_this_machine() -> Iterator[None]:
+    """One caller at a time, also where callers use different run roots: subnets belong to the machine.
+
+    The lock is on a directory that every Linux has, so that no file is left behind.
+    """
+    directory = os.open("/run", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def _make_way(run_dir: RunDir) -> None:

@@ -67,20 +67,41 @@ def networks_in_use() -> list[str]:
     return taken
 
 
-def uplink_lines(interface: str, management: Management, pid: int) -> list[str]:
-    """Lines for `ip -batch` by which the caller joins the machine to a testbed.
+def reserve_lines(interface: str, management: Management, *, ipv6: bool) -> list[str]:
+    """Lines for `ip -batch` by which the caller makes the veth, both ends still outside.
+
+    From then on the address says to everybody on this machine that the subnet is taken.
 
     Args:
         interface: the outer end's name.
         management: the testbed's addresses.
+        ipv6: whether the machine has IPv6; a link-local address would make it chatter into the testbed.
+    """
+    lines = [
+        f"link add name {interface} type veth peer name {_inner(interface)}",
+        f"addr add {management.gateway}/{management.prefixlen} dev {interface}",
+    ]
+    if ipv6:
+        lines.append(f"link set dev {interface} addrgenmode none")
+    return lines
+
+
+def enter_lines(interface: str, pid: int) -> list[str]:
+    """Lines for `ip -batch` by which the caller gives the inner end to a testbed.
+
+    Args:
+        interface: the outer end's name.
         pid: a process in the testbed's network namespace.
     """
     return [
-        f"link add name {interface} type veth peer name {UPLINK} netns {pid}",
-        f"addr add {management.gateway}/{management.prefixlen} dev {interface}",
-        # No IPv6: a link-local address would make the machine chatter into the testbed.
-        f"link set dev {interface} alias stormbed addrgenmode none up",
+        f"link set dev {_inner(interface)} netns {pid} name {UPLINK}",
+        f"link set dev {interface} up",
     ]
+
+
+def _inner(interface: str) -> str:
+    """What the inner end is called while it is still outside."""
+    return interface.removesuffix("-m") + "-i"
 
 
 def bridge_lines(management: Management) -> list[str]:

@@ -237,7 +237,7 @@ class Network:
         hosts.write_text(hosts_file(self.topology, self.addresses))
         enter = ["nsenter", "--target", str(pid), "--net", "--mount", "--uts", "--"]
         settings = sysctls.site(name)
-        run([*enter, "sysctl", "-q", "-w", *sysctls.arguments(settings)], timeout=10)
+        run([*enter, "sysctl", "-q", "-e", "-w", *sysctls.arguments(settings)], timeout=10)
         batch([*enter, "ip"], site_lines(self.topology, self.addresses, k))
         run([*enter, "mount", "--bind", str(hosts), "/etc/hosts"], timeout=10)
 
@@ -266,5 +266,4 @@ def hosts_file(topology: Topology, addresses: Management) -> str:
     lines = ["127.0.0.1 localhost"]
     for k, name in enumerate(topology.site_names):
         lines += [f"{addressing.wan_ip(k)} {name}", f"{addresses.site(k)} {name}-mgmt"]
-    lines.append(f"{addresses.supervisor} supervisor-mgmt")
     return "\n".join(lines) + "\n"

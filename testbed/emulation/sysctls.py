@@ -66,5 +66,5 @@ def buffers(buffer_bytes: int) -> dict[str, str]:
 
 
 def arguments(settings: dict[str, str]) -> list[str]:
-    """The settings as arguments of `sysctl -q -w`."""
+    """The settings as arguments of `sysctl -q -e -w`; -e passes over what a kernel does not have."""
     return [f"{key}={value}" for key, value in settings.items()]

@@ -27,8 +27,8 @@ MALLOC: Final = ":".join(
         "mmap_threshold=268435456",
     )
 )
-"""With userspace TSO, ovs-vswitchd allocates and frees 64 buffers for each look at each port, a quarter of its
-work. Larger caches make a look cheaper: with 40 sites the round trip falls from 4.2 to 3.1 ms."""
+"""With userspace TSO, ovs-vswitchd allocates and frees 64 buffers for each look at each port, a quarter of
+its work. Larger caches make a look cheaper: with 40 sites the round trip falls from 4.2 to 3.1 ms."""
 READ_BYTES: Final = 16 * 2**20
 WRITE_BYTES: Final = 512 * 2**20
 """More than the queues of every link together; the kernel takes memory only for what waits."""

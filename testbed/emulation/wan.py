@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,11 @@ HOLD_BPS: Final = 10 * 10**9
 def impairment(link: DirectedLink, blackhole: bool = False) -> Impairment:
     """What the delay line is to do to a direction."""
     return Impairment(link.delay.ns, link.jitter.ns, link.loss.ratio, blackhole)
+
+
+def compensated(how: Impairment, switches_ns: int) -> Impairment:
+    """What is left for the delay line to do when the switches by themselves take so long."""
+    return replace(how, delay_ns=max(0, how.delay_ns - switches_ns))
 
 
 def hold_bytes(link: DirectedLink) -> int:
@@ -119,6 +124,7 @@ class Wan:
         self._states = [LinkState(link) for link in topology.directed]
         self._shapes = list(shaping.shapes(topology.directed))
         self._segments: dict[str, str] = {}
+        self._switches_ns = 0
 
     @property
     def links(self) -> tuple[DirectedLink, ...]:
@@ -128,6 +134,18 @@ class Wan:
     @property
     def states(self) -> tuple[LinkState, ...]:
         return tuple(self._states)
+
+    @property
+    def switches_ns(self) -> int:
+        """The switches' own time from site to site, by which the delay line's delays are shortened."""
+        return self._switches_ns
+
+    def compensate(self, switches_ns: int) -> None:
+        """Shorten every delay by the switches' own time, so that the declared delay is the whole one."""
+        self._switches_ns = max(0, switches_ns)
+        for state in self._states:
+            if state.carrier == "delay-line":
+                self._set(state)
 
     def start(self) -> None:
         """Shape all directions and begin to carry them."""
@@ -220,7 +238,7 @@ class Wan:
             index=link.index,
             ingress=shaping.ingress_device(link),
             egress=shaping.egress_device(link),
-            impairment=_to_dict(impairment(link, state.blackhole)),
+            impairment=self._impairment(state),
             limit_bytes=hold_bytes(link),
             seed=self._seed * 100_003 + link.index,
         )
@@ -229,9 +247,12 @@ class Wan:
         self.delay_line.call(
             "set",
             index=state.link.index,
-            impairment=_to_dict(impairment(state.link, state.blackhole)),
+            impairment=self._impairment(state),
             limit_bytes=hold_bytes(state.link),
         )
+
+    def _impairment(self, state: LinkState) -> dict[str, Any]:
+        return asdict(compensated(impairment(state.link, state.blackhole), self._switches_ns))
 
     def _split_segments(self, link: DirectedLink) -> None:
         """Where packets are to be lost one by one, have the kernel cut segments before the delay line."""
@@ -240,12 +261,3 @@ class Wan:
         if self._segments.get(device, "on") != whole:
             run(["ethtool", "-K", device, "tso", whole, "gso", whole], timeout=10)
             self._segments[device] = whole
-
-
-def _to_dict(how: Impairment) -> dict[str, Any]:
-    return {
-        "delay_ns": how.delay_ns,
-        "jitter_ns": how.jitter_ns,
-        "loss": how.loss,
-        "blackhole": how.blackhole,
-    }

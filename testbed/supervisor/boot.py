@@ -88,7 +88,7 @@ def prepare_namespaces(supervisor: Supervisor) -> None:
     # The inherited /sys still shows the machine's own network.
     run(["mount", "-t", "sysfs", "sysfs", "/sys"], timeout=10)
     settings = sysctls.common() | {"kernel.hostname": f"stormbed-{supervisor.info.name}"}
-    run(["sysctl", "-q", "-w", *sysctls.arguments(settings)], timeout=10)
+    run(["sysctl", "-q", "-e", "-w", *sysctls.arguments(settings)], timeout=10)
     batch(["ip"], ["link set dev lo up"])
     wait_for(
         lambda: Path(f"/sys/class/net/{management.UPLINK}").exists(),

@@ -333,7 +333,7 @@ def _namespace(supervisor: Supervisor, site: str | None) -> int:
     return namespace
 
 
-@_verb(changes=True)
+@_verb()  # it does not wait for what is being changed: that ends too
 def shutdown(supervisor: Supervisor, progress: Progress, grace_s: float = 3.0) -> None:
     """End: processes get a moment to finish, then the supervisor exits and the kernel ends all the rest."""
     supervisor.phase = "stopping"

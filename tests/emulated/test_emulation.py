@@ -154,7 +154,7 @@ def test_the_declared_delay_is_there_and_no_more(fresh) -> None:
     out = fresh.site("dc1").run("ping", "-n", "-Q", str(direct), "-c", "10", "-i", "0.05", fresh.wan_ip(FAR))
     times = sorted(float(t) for t in re.findall(r"time=([\d.]+)", out))
     # The answer carries the request's TOS, so it comes back by the direct path too.
-    assert 20.0 <= times[5] < 24.0
+    assert 19.0 <= times[5] < 24.0
     assert rtt_ms(fresh, "dc1", "dc2") < 4.0
 
 
@@ -226,7 +226,7 @@ def test_a_slow_reverse_direction_does_not_starve_the_fast_one(fresh) -> None:
 def test_delay_comes_and_goes_while_the_link_is_used(fresh) -> None:
     assert rtt_ms(fresh, "dc1", "dc2") < 4
     fresh.client.call("link_set", src="dc1", dst="dc2", both=True, delay="15ms")
-    assert 30 <= rtt_ms(fresh, "dc1", "dc2") < 34
+    assert 29 <= rtt_ms(fresh, "dc1", "dc2") < 34
     assert {row["carrier"] for row in _rows(fresh, "dc1", "dc2")} == {"delay-line"}
     fresh.client.call("link_set", src="dc1", dst="dc2", both=True, delay="0ms")
     assert rtt_ms(fresh, "dc1", "dc2") < 4

@@ -56,6 +56,13 @@ def test_the_carrier_of_a_direction() -> None:
     assert wan.LinkState(link, blackhole=True).carrier == "delay-line"
 
 
+def test_the_switches_own_time_is_taken_out_of_the_delay() -> None:
+    how = wan.impairment(PAIR.directed[0])
+    assert wan.compensated(how, 400_000).delay_ns == 9_600_000
+    assert wan.compensated(how, 20_000_000).delay_ns == 0, "never below zero"
+    assert wan.compensated(how, 0) == how
+
+
 def test_the_delay_line_may_hold_more_on_longer_links() -> None:
     link = NINE.directed[0]
     assert wan.hold_bytes(link) == 16 * 2**20

@@ -136,3 +136,18 @@ def test_retests_share_no_site_and_little_load() -> None:
 def test_in_band_of_nothing_is_out() -> None:
     assert not fidelity.in_band(None)
     assert fidelity.needs_retest(Measured(LINKS[0]))
+
+
+def test_what_the_switches_take_is_common_to_all_delayed_directions() -> None:
+    """Those without a delay cannot be helped, those with jitter say nothing exact."""
+    late = [0.0005, 0.0003, 0.0004]
+    measured = [
+        Measured(replace(link, delay=Delay(10_000_000)), delay_s=0.01 + excess)
+        for link, excess in zip(LINKS, late, strict=False)
+    ]
+    measured.append(Measured(LINKS[5], delay_s=0.009))
+    measured.append(Measured(replace(LINKS[6], delay=Delay(10_000_000), jitter=Delay(1)), delay_s=0.05))
+    measured.append(Measured(replace(LINKS[7], delay=Delay(10_000_000)), delay_s=None))
+    assert fidelity.common_excess_s(measured) == pytest.approx(0.0004)
+    assert fidelity.common_excess_s(measured[3:5]) == pytest.approx(0.04), "better than nothing"
+    assert fidelity.common_excess_s(measured[3:4]) is None

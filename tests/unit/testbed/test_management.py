@@ -40,8 +40,11 @@ def test_the_same_name_below_another_root_is_another_interface() -> None:
 
 def test_lines() -> None:
     addresses = Management("10.199.7.0/24")
-    lines = management.uplink_lines("sb12345678-m", addresses, 42)
-    assert lines[0] == "link add name sb12345678-m type veth peer name mgmt-up netns 42"
+    lines = management.reserve_lines("sb12345678-m", addresses, ipv6=True)
+    assert lines[0] == "link add name sb12345678-m type veth peer name sb12345678-i"
     assert "addr add 10.199.7.254/24 dev sb12345678-m" in lines
+    assert any("addrgenmode" in line for line in lines)
+    assert not any("addrgenmode" in line for line in management.reserve_lines("x-m", addresses, ipv6=False))
+    assert management.enter_lines("sb12345678-m", 42)[0] == "link set dev sb12345678-i netns 42 name mgmt-up"
     assert any("addr add 10.199.7.253/24 dev mgmt" in line for line in management.bridge_lines(addresses))
     assert management.site_lines(2, 99)[0] == "link add name m3 type veth peer name mgmt netns 99"

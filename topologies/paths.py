@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Set
+from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 
@@ -18,6 +18,8 @@ Hop = tuple[int, int]
 
 _EQUAL = 1e-9
 """Costs within this relative distance are equal."""
+_NEARLY_EQUAL = 1e-6
+"""More than enough for equal costs to add up to along a path."""
 
 
 def path_sets(topology: Topology, limit: int = MAX_PATHS) -> dict[tuple[int, int], tuple[Path, ...]]:
@@ -31,13 +33,14 @@ def path_sets(topology: Topology, limit: int = MAX_PATHS) -> dict[tuple[int, int
     if not 1 <= limit <= MAX_PATHS:
         raise UsageError(f"a limit of {limit} paths cannot be", hint=f"it is 1 to {MAX_PATHS}")
     graph = _Graph(topology)
+    distances = [graph.distances(dst) for dst in range(graph.size)]
     sets = {}
-    for dst in range(graph.size):
-        distances = graph.distances(dst)
-        for src in range(graph.size):
+    for src in range(graph.size):
+        ahead = [distances[v][src] for v in range(graph.size)]
+        for dst in range(graph.size):
             if src != dst:
-                sets[src, dst] = _disjoint_paths(graph, src, dst, limit, distances)
-    return dict(sorted(sets.items()))
+                sets[src, dst] = _disjoint_paths(graph, src, dst, limit, distances[dst], ahead)
+    return sets
 
 
 def direct_path_number(paths: Mapping[tuple[int, int], tuple[Path, ...]], src: int, dst: int) -> int | None:
@@ -58,25 +61,36 @@ class _Graph:
         for (u, v), bps in topology.rates().items():
             self.outgoing[u][v] = self.incoming[v][u] = 1 / bps
 
-    def distances(
-        self, dst: int, *, without: Set[Hop] = frozenset(), until: int | None = None
+    def distances(self, dst: int) -> dict[int, float]:
+        """Least cost to `dst` from every site (Dijkstra)."""
+        return self.distances_between(None, dst, (), [0.0] * self.size)
+
+    def distances_between(
+        self, src: int | None, dst: int, without: Container[Hop], ahead: Sequence[float]
     ) -> dict[int, float]:
-        """Least cost to `dst` (Dijkstra) from every site, or from those not farther than `until`."""
+        """Least cost to `dst` from `src` and from every site that a fastest path may pass (A*).
+
+        `ahead` is the least cost from `src` to each site while no hop is left out: never more than with some
+        left out, so a site that it rules out is none of a fastest path.
+        """
         done: dict[int, float] = {}
-        heap = [(0.0, dst)]
+        heap = [(ahead[dst], 0.0, dst)]
+        worst = inf
         while heap:
-            distance, v = heapq.heappop(heap)
+            estimate, distance, v = heapq.heappop(heap)
+            if estimate > worst:
+                break
             if v in done:
                 continue
             done[v] = distance
-            if v == until:
-                break
+            if v == src:
+                worst = distance * (1 + _NEARLY_EQUAL)
             for u, cost in self.incoming[v].items():
                 if u not in done and (u, v) not in without:
-                    heapq.heappush(heap, (distance + cost, u))
+                    heapq.heappush(heap, (distance + cost + ahead[u], distance + cost, u))
         return done
 
-    def walk(self, src: int, dst: int, distances: Mapping[int, float], without: Set[Hop]) -> Path:
+    def walk(self, src: int, dst: int, distances: Mapping[int, float], without: Container[Hop]) -> Path:
         """The lexicographically lowest of the fastest paths. Each step comes nearer, so there is no loop."""
         path, slack = [src], _EQUAL * distances[src]
         while path[-1] != dst:
@@ -94,16 +108,22 @@ class _Graph:
 
 
 def _disjoint_paths(
-    graph: _Graph, src: int, dst: int, limit: int, distances: Mapping[int, float]
+    graph: _Graph,
+    src: int,
+    dst: int,
+    limit: int,
+    distances: Mapping[int, float],
+    ahead: Sequence[float],
 ) -> tuple[Path, ...]:
     paths: list[Path] = []
     used: set[Hop] = set()
-    while src in distances:
+    while src in distances and len(paths) < limit:
         paths.append(graph.walk(src, dst, distances, used))
         for u, v in pairwise(paths[-1]):
             used |= {(u, v), (v, u)}
-        distances = graph.distances(dst, without=used, until=src)
+        if len(paths) < limit:
+            distances = graph.distances_between(src, dst, used, ahead)
     direct = (src, dst)
-    if direct in paths[limit:]:
-        paths[limit - 1] = direct
-    return tuple(paths[:limit])
+    if dst in graph.outgoing[src] and direct not in paths:
+        paths[-1] = direct
+    return tuple(paths)

@@ -1,3 +1,4 @@
+import time
 from itertools import combinations, pairwise, permutations
 
 import networkx
@@ -137,3 +138,19 @@ def test_nine_disjoint_paths_are_cut_to_eight_with_the_direct_one_kept() -> None
         links |= {(0, k): (100 + k, 100 + k), (k, 1): (100 + k, 100 + k)}
     found = path_sets(network(11, links))[0, 1]
     assert found == (*((0, k, 1) for k in range(10, 3, -1)), (0, 1))
+
+
+def test_a_hundred_sites_take_seconds() -> None:
+    topology = load_topology("waxman-100-1")
+    began = time.process_time()  # not the clock: other programs run on this machine too
+    paths = path_sets(topology)
+    assert time.process_time() - began < 5
+    assert len(paths) == 9900 and sum(map(len, paths.values())) > 15_000
+
+
+def test_a_full_mesh_stops_at_the_limit() -> None:
+    topology = load_topology("full-mesh-24?rate=20mbit..155mbit&seed=2")
+    began = time.process_time()
+    paths = path_sets(topology)
+    assert time.process_time() - began < 5
+    assert all(len(found) == 8 and any(len(path) == 2 for path in found) for found in paths.values())

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from agents.planning import routes
+from agents.planning.transfers import Transfers
 from topologies.errors import StormbedError
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class Plan:
     run_ahead   how many times the trees' own fill a site's contributions may be ahead of the results it has
                 (`Policy.window`); None = no limit
     timing      needed by "slack" and by run_ahead, else None
+    transfers   set by schedulers that decide per transfer: large all-reduces follow their decisions, and the
+                trees carry the rest
     """
 
     scheduler: str
@@ -125,6 +128,7 @@ class Plan:
     cut: Cut = "quota"
     run_ahead: float | None = None
     timing: Timing | None = None
+    transfers: Transfers | None = None
 
     def __post_init__(self) -> None:
         if not self.trees:
@@ -164,6 +168,8 @@ class Plan:
         def named(parents: Parents) -> dict[str, str | None]:
             return {site_names[v]: None if p is None else site_names[p] for v, p in enumerate(parents)}
 
+        if self.transfers is not None:
+            return {"schema": SCHEMA, "scheduler": self.scheduler, "mode": "per-transfer"}
         roots = []
         for tree in self.trees:
             entry: dict[str, Any] = {

@@ -47,7 +47,7 @@ class NetStorm:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], site_names: Sequence[str]) -> NetStorm:
-        """From `roots: R`, a whole number from 1 to the number of sites, or `all`; and `pull: own | reversed`."""
+        """From `roots: R`, from 1 to the number of sites, or `all`; and `pull: own | reversed`."""
         pull = options.get("pull", "own")
         if pull not in ("own", "reversed"):
             raise UsageError(

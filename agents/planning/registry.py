@@ -24,6 +24,7 @@ from agents.planning.packing import PackingScheduler
 from agents.planning.ring import Ring
 from agents.planning.star import Star
 from agents.planning.timing import Ordered
+from agents.planning.tsengine import TsEngine
 from topologies.errors import UsageError
 from topologies.model import nearest
 
@@ -59,6 +60,7 @@ class Entry:
     factory   makes it from options; `options` are those that it takes, besides `link_order`, which the
               registry serves for all of them
     fixed     options that the name itself stands for (star-best: server best)
+    per_transfer  decides while a collective runs instead of planning ahead, so it has no order of links
     """
 
     name: str
@@ -67,6 +69,7 @@ class Entry:
     factory: Factory
     options: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    per_transfer: bool = False
 
 
 _ENTRIES: dict[str, Entry] = {}
@@ -80,9 +83,11 @@ def _register(
     marker: str,
     factory: Factory,
     options: tuple[str, ...],
+    *,
+    per_transfer: bool = False,
     **fixed: Any,
 ) -> None:
-    _ENTRIES[name] = Entry(name, summary, Style(colour, marker), factory, options, fixed)
+    _ENTRIES[name] = Entry(name, summary, Style(colour, marker), factory, options, fixed, per_transfer)
 
 
 # Colours from the palette of Okabe and Ito, which colour-blind readers can tell apart.
@@ -115,6 +120,15 @@ _register(
     MlNet.from_options,
     ("k", "seed", "roots"),
 )
+_register(
+    "tsengine",
+    "who sends to whom is decided per transfer",
+    "#F0E442",
+    ">",
+    TsEngine.from_options,
+    ("server", "max_greed", "expiry", "seed", "compat", "lease_s"),
+    per_transfer=True,
+)
 _register("ring", "reduce-scatter and all-gather round a ring", "#000000", "s", Ring.from_options, ("order",))
 _register(
     "greedw",
@@ -125,7 +139,12 @@ _register(
     ("method", "merge_s"),
 )
 _register(
-    "netstorm", "fastest-path trees to several roots", "#0072B2", "o", NetStorm.from_options, ("roots",)
+    "netstorm",
+    "fastest-path trees to several roots",
+    "#0072B2",
+    "o",
+    NetStorm.from_options,
+    ("roots", "pull"),
 )
 _register(
     "packing",
@@ -166,11 +185,12 @@ def get_scheduler(spec: SchedulerSpec, site_names: Sequence[str]) -> Scheduler:
     """
     name, options = _read(spec)
     entry = _entry(name)
-    order = options.pop(LINK_ORDER, None)
+    ours = entry.options if entry.per_transfer else (*entry.options, LINK_ORDER)
     for option in options:
-        if option not in entry.options:
-            known = ", ".join((*entry.options, LINK_ORDER))
+        if option not in ours:
+            known = ", ".join(ours) or "none"
             raise UsageError(f"scheduler {name} has no option {option!r}", hint=f"known options: {known}")
+    order = None if LINK_ORDER in entry.options else options.pop(LINK_ORDER, None)
     if name in _ALIASES:
         merged = dict(entry.fixed) | options
     else:

@@ -6,5 +6,6 @@
 `policy`               a versioned plan with what each site derives from it
 `order`                which waiting chunk a link takes next, and how far contributions run ahead
 `site_machine`         one site: contributions in, chunks out, results delivered
+`site_transfers`, `transfer_coordinator`   the same for schedulers that decide per transfer
 `coordinator_machine`  the barrier: all sites ready, then one release
 """

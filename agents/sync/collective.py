@@ -12,6 +12,7 @@ from agents.sync.messages import ChunkMessage, Direction, ProtocolError
 from agents.sync.order import Key
 from agents.sync.payload import Payload
 from agents.sync.policy import Policy, Role
+from agents.sync.site_transfers import TransfersAtSite
 from agents.sync.spec import CollectiveSpec, item_size, site_mask
 
 Source = Callable[[Chunk], Payload]
@@ -47,7 +48,8 @@ class CollectiveAtSite:
         self.spec = spec
         self.policy: Policy | None = None
         self.sources: dict[int, Source] = {}
-        self.duplicates = 0
+        self.transfers: TransfersAtSite | None = None  # where the policy decides them one by one
+        self._duplicates = 0
         self._chunks: list[_ChunkState] = []
         self._left = 0  # chunks that are not both merged and finished
         self._key: Key | None = None
@@ -64,7 +66,13 @@ class CollectiveAtSite:
     @property
     def done(self) -> bool:
         """Released, everything delivered, nothing left to receive or forward."""
+        if self.transfers is not None:
+            return self.transfers.done
         return self.policy is not None and not self._left
+
+    @property
+    def duplicates(self) -> int:
+        return self._duplicates + (0 if self.transfers is None else self.transfers.duplicates)
 
     # ---- inputs
 
@@ -73,6 +81,12 @@ class CollectiveAtSite:
         n = len(self.site_names)
         masks = [(site_mask(p.contributors, n), site_mask(p.targets, n)) for p in self.spec.parts]
         self.policy = policy
+        if policy.per_transfer(self.spec):
+            names = self.site_names
+            self.transfers = TransfersAtSite(self.job, self.seq, self.site, names, self.spec, policy)
+            for part in sorted(self.sources):
+                self._offer(self.transfers, part, actions)
+            return
         self._key = policy.link_key(self.seq, self.spec)
         self._window = policy.window(self.spec)
         for chunk in policy.chunk_table(self.spec):
@@ -89,12 +103,19 @@ class CollectiveAtSite:
     def contribute(self, part: int, source: Source, actions: list[SiteAction]) -> None:
         """The contribution to one part is there, before or after the release."""
         self.sources[part] = source
+        if self.transfers is not None:
+            self._offer(self.transfers, part, actions)
+            return
         for state in self._chunks:
             if state.chunk.part == part and state.own_missing:
                 self._add_own(state, actions)
 
     def handle(self, message: ChunkMessage, actions: list[SiteAction]) -> None:
         """A chunk from a peer, after the release. ProtocolError when no correct peer sends it."""
+        self._check_version(message)
+        if self.transfers is not None:
+            self.transfers.handle(message, actions)
+            return
         state = self._checked(message)
         if message.direction == "up":
             bit = 1 << message.src
@@ -102,7 +123,7 @@ class CollectiveAtSite:
                 wanted = ", ".join(self.site_names[s] for s in _sites_of(state.role.up_from)) or "no site"
                 raise ProtocolError(f"{self._describe(message)}: {self._me} expects it from {wanted}")
             if not state.awaited & bit:
-                self.duplicates += 1
+                self._duplicates += 1
                 return
             state.awaited &= ~bit
             self._add(state, message.payload, actions)
@@ -116,7 +137,7 @@ class CollectiveAtSite:
                 f"{self._describe(message)} came before {self._me} had sent its own partial sum"
             )
         if state.finished:
-            self.duplicates += 1
+            self._duplicates += 1
             return
         self._finish(state, message.payload, actions)
 
@@ -128,6 +149,8 @@ class CollectiveAtSite:
         if self.policy is None:
             early = f"; {held} chunks from other sites are already here" if held else ""
             return Waiting(f"the release of {title} by the coordinator, {self._me} being ready{early}")
+        if self.transfers is not None:
+            return self.transfers.waiting()
         own: list[int] = []
         sums: dict[int, list[int]] = {}
         results: dict[int, list[int]] = {}
@@ -153,7 +176,11 @@ class CollectiveAtSite:
 
     # ---- the chunks
 
-    def _checked(self, message: ChunkMessage) -> _ChunkState:
+    def _offer(self, transfers: TransfersAtSite, part: int, actions: list[SiteAction]) -> None:
+        mine = [chunk for chunk in transfers.chunks if chunk.part == part]
+        transfers.offer({chunk.index: self.sources[part](chunk) for chunk in mine}, actions)
+
+    def _check_version(self, message: ChunkMessage) -> None:
         policy = self._running_policy()
         if message.version != policy.version:
             age = "older" if message.version < policy.version else "newer"
@@ -161,6 +188,8 @@ class CollectiveAtSite:
                 f"{self._describe(message)} names policy {message.version}, {age} than policy "
                 f"{policy.version}, under which {self._me} runs this collective"
             )
+
+    def _checked(self, message: ChunkMessage) -> _ChunkState:
         if not 0 <= message.chunk < len(self._chunks):
             raise ProtocolError(f"{self._describe(message)}: there are only {len(self._chunks)} chunks")
         state = self._chunks[message.chunk]

@@ -11,13 +11,14 @@ policy with `from_seq` = (highest collective begun anywhere) + 2 and let the sit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction, SendToSite, Waiting
-from agents.sync.messages import Abort, PlanAck, ProtocolError, Ready, Release, ToCoordinator
+from agents.sync.messages import Abort, PlanAck, ProtocolError, Ready, Release, ToCoordinator, TransferMessage
 from agents.sync.policy import Policy
-from topologies.errors import UsageError
+from agents.sync.transfer_coordinator import Clock, TransferCoordinator
+from topologies.errors import CannotHonourError, RunFailedError, UsageError
 
 
 class CoordinatorMachine:
@@ -25,10 +26,17 @@ class CoordinatorMachine:
 
     next_seq     the collective that is released next
     aborted      the cause, once the job was stopped
+    transfers    under a policy that decides per transfer: what decides them, else None
+
+    clock        seconds that only grow; needed by such policies alone, for leases: call `on_time` when
+                 `next_deadline` comes
     """
 
-    def __init__(self, job: str, site_names: Sequence[str]) -> None:
+    def __init__(self, job: str, site_names: Sequence[str], clock: Clock | None = None) -> None:
         self.job = job
+        self.transfers: TransferCoordinator | None = None
+        self._clock = clock
+        self._per_transfer: dict[int, TransferCoordinator] = {}
         self.site_names = tuple(site_names)
         self.next_seq = 0
         self.aborted: str | None = None
@@ -59,6 +67,11 @@ class CoordinatorMachine:
             )
         if chunk_elements < 1:
             raise UsageError(f"a chunk of {chunk_elements} elements is impossible", hint="use at least 1")
+        if plan.transfers is not None and (self._clock is None or plan.transfers.rule is None):
+            raise CannotHonourError(
+                f"{plan.scheduler} decides per transfer, which this coordinator of job {self.job} cannot",
+                hint="run it in the simulated world",
+            )
         version = 1 if self._current is None else self._current.version + 1
         policy = Policy(version, self.next_seq, plan, chunk_elements, dict(hop_paths or {}))
         current = self._current
@@ -81,6 +94,12 @@ class CoordinatorMachine:
         if isinstance(message, PlanAck):
             self._on_ack(message)
             return []
+        if isinstance(message, TransferMessage):
+            self._checked_site(message.site)
+            if message.seq < min(self._completed_below):
+                return []  # repeated: every site has this collective behind it
+            transfers = self._deciding(message)
+            return self._orders(lambda: transfers.on_message(message))
         return self._stop(message.cause, without=message.site)
 
     def site_lost(self, site: int, why: str) -> list[CoordinatorAction]:
@@ -92,6 +111,22 @@ class CoordinatorMachine:
     def abort(self, cause: str) -> list[CoordinatorAction]:
         """Stop the job at all sites."""
         return [] if self.aborted is not None else self._stop(cause, without=None)
+
+    def on_time(self) -> list[CoordinatorAction]:
+        """Leases of transfers that have ended by now; the job stops when one cannot be renewed."""
+        actions: list[CoordinatorAction] = []
+        for transfers in self._per_transfer.values():
+            if self.aborted is None:
+                actions += self._orders(transfers.on_time)
+        return actions
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `on_time` has something to do, on the clock that was given; None while it has not."""
+        if self.aborted is not None:
+            return None
+        ends = (transfers.next_deadline for transfers in self._per_transfer.values())
+        return min((end for end in ends if end is not None), default=None)
 
     # ---- introspection
 
@@ -154,6 +189,7 @@ class CoordinatorMachine:
                 fresh = Policy(waiting.version, seq, waiting.plan, waiting.chunk_elements, waiting.hop_paths)
                 self._current, self._pending = fresh, None
                 self._retained[fresh.version] = fresh
+                self._begin_deciding(fresh)
                 self._acked[fresh.version] = set()
             assert self._current is not None
             self._retire()
@@ -180,6 +216,36 @@ class CoordinatorMachine:
         for version in [v for v in self._retained if v < self._retired_below]:
             del self._retained[version]
             del self._acked[version]
+            self._per_transfer.pop(version, None)
+
+    # ---- transfers
+
+    def _begin_deciding(self, policy: Policy) -> None:
+        self.transfers = None
+        if policy.plan.transfers is not None:
+            rule = policy.plan.transfers.rule
+            assert rule is not None and self._clock is not None, "checked by set_plan"
+            self.transfers = TransferCoordinator(self.job, self.site_names, rule, self._clock)
+            self._per_transfer[policy.version] = self.transfers
+
+    def _deciding(self, message: TransferMessage) -> TransferCoordinator:
+        """What decides the transfers of the policy under which a collective was released."""
+        under = [v for v, policy in self._retained.items() if policy.from_seq <= message.seq < self.next_seq]
+        transfers = self._per_transfer.get(max(under, default=0))
+        if transfers is None:
+            raise ProtocolError(
+                f"{self.site_names[message.site]} speaks of transfers of collective {message.seq}, "
+                "but none are decided for it"
+            )
+        return transfers
+
+    def _orders(self, act: Callable[[], list[TransferMessage]]) -> list[CoordinatorAction]:
+        try:
+            return [SendToSite(message.site, message) for message in act()]
+        except ProtocolError:
+            raise
+        except RunFailedError as error:
+            return self._stop(str(error), without=None)
 
     # ---- endings and helpers
 

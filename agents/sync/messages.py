@@ -1,9 +1,9 @@
 """Everything that crosses between the machines, as frozen data.
 
 `ChunkMessage` goes from site to site over the WAN. `Ready`, `PlanAck` and `Abort` go from a site to the
-coordinator, `Release` and `Abort` from the coordinator to the sites. How they are laid out on the wire is the
-transport's matter; `control_to_dict` and `control_from_dict` give plain values (msgpack or JSON) for the
-control messages.
+coordinator, `Release` and `Abort` from the coordinator to the sites, `TransferMessage` both ways. How they
+are laid out on the wire is the transport's matter; `control_to_dict` and `control_from_dict` give plain
+values (msgpack or JSON) for the control messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class ChunkMessage:
     job, seq   the collective        version  the policy under which `tree` has a meaning
     chunk      index in the collective's chunk table (`Policy.chunk_table`); `part` is that chunk's part
     direction  "up": a partial sum for the parent; "down": the result for a child
-    src        the site that sent this hop      tree   index of the policy's tree
+    src        the site that sent this hop      tree   index of the policy's tree; where transfers are decided
+                                                       one by one, the number of the attempt
 
     Deduplicated by (job, seq, chunk, src, direction). The order on a link is a function of
     (seq, tree, chunk, direction, src, receiver), see `Policy.link_key`.
@@ -96,8 +97,46 @@ class Abort:
     site: int | None = None
 
 
-ToCoordinator = Ready | PlanAck | Abort
-ToSite = Release | Abort
+TransferVerb = Literal["offer", "send", "merged", "received", "cancel", "cancelled", "final", "closed"]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferMessage:
+    """Of a collective whose transfers are decided one by one; `site` is the one it comes from or goes to.
+
+    Site to coordinator:
+      offer      this site's own contributions to `chunks` are there; the collective has `total` chunks of at
+                 most `nbytes`
+      merged     the partial sum of a chunk from `peer` (its attempt) was added here
+      received   the result of a chunk came from `peer` (its attempt)
+      cancelled  the partial sum of that attempt will not be added here any more
+    Coordinator to site:
+      send       send the partial sum (up) or the result (down) of a chunk to `peer`
+      cancel     do not add the partial sum of that attempt, if it has not been added yet
+      final      the partial sum here is the result
+      closed     every site has every result
+    """
+
+    job: str
+    site: int
+    seq: int
+    verb: TransferVerb
+    chunks: tuple[int, ...] = ()
+    direction: Direction = "up"
+    peer: int = -1
+    attempt: int = 0
+    total: int = 0
+    nbytes: int = 0
+
+    @property
+    def chunk(self) -> int:
+        """The only chunk."""
+        (chunk,) = self.chunks
+        return chunk
+
+
+ToCoordinator = Ready | PlanAck | Abort | TransferMessage
+ToSite = Release | Abort | TransferMessage
 
 
 def control_to_dict(message: ToCoordinator | ToSite) -> dict[str, Any]:
@@ -113,9 +152,17 @@ def control_from_dict(plain: dict[str, Any]) -> ToCoordinator | ToSite:
     """The inverse of `control_to_dict`. ProtocolError when it is no control message."""
     fields = dict(plain)
     kind = fields.pop("type", None)
-    types: dict[Any, type[Any]] = {"ready": Ready, "planack": PlanAck, "release": Release, "abort": Abort}
+    types: dict[Any, type[Any]] = {
+        "ready": Ready,
+        "planack": PlanAck,
+        "release": Release,
+        "abort": Abort,
+        "transfermessage": TransferMessage,
+    }
     if kind not in types:
         raise ProtocolError(f"unknown control message {kind!r}")
+    if "chunks" in fields:
+        fields["chunks"] = tuple(fields["chunks"])
     if fields.get("policy") is not None:
         fields["policy"] = Policy.from_dict(fields["policy"])
     try:

@@ -14,6 +14,7 @@ from typing import Any
 
 from agents.chunks import Chunk, allocate, cut_smoothly, on_one_tree
 from agents.planning.base import Plan, Timing, Tree
+from agents.planning.transfers import Transfers
 from agents.sync import order
 from agents.sync.spec import CollectiveSpec, is_floating, item_size
 from topologies.paths import Path, direct_path_number
@@ -158,7 +159,7 @@ class Policy:
         everything else takes the main tree.
         """
         sizes = tuple(part.elements for part in spec.parts)
-        if not self.spreads(spec):
+        if not self.spreads(spec) or self.plan.transfers is not None:
             return on_one_tree(sizes, self.chunk_elements, self.plan.main_tree)
         spread = cut_smoothly if self.plan.cut == "smooth" else allocate
         return spread(sizes, self.chunk_elements, self.plan.shares)
@@ -167,6 +168,11 @@ class Policy:
         """Whether a collective is spread over all trees."""
         largest = max((part.elements for part in spec.parts), default=0)
         return spec.kind == "allreduce" and is_floating(spec.dtype) and largest > self.chunk_elements
+
+    def per_transfer(self, spec: CollectiveSpec) -> bool:
+        """Whether transfers of a collective are decided one by one: it is spread, and everyone's."""
+        everyones = all(part.contributors is None and part.targets is None for part in spec.parts)
+        return self.plan.transfers is not None and self.spreads(spec) and everyones
 
     def link_key(self, seq: int, spec: CollectiveSpec) -> order.Key:
         """The sort key of the chunks of one collective that wait at a sender: smallest first, equal ones in
@@ -201,6 +207,7 @@ class Policy:
             "link_order": self.plan.link_order,
             "cut": self.plan.cut,
             "run_ahead": self.plan.run_ahead,
+            "server": None if self.plan.transfers is None else self.plan.transfers.server,
             "timing": None
             if timing is None
             else {"rate_bps": timing.rate_bps, "hops": [list(hop) for hop in timing.hops]},
@@ -221,6 +228,7 @@ class Policy:
             None
             if timing is None
             else Timing(timing["rate_bps"], tuple((u, v, a, b) for u, v, a, b in timing["hops"])),
+            None if plain["server"] is None else Transfers(plain["server"]),
         )
         return cls(
             version=plain["version"],

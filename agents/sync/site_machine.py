@@ -2,20 +2,23 @@
 
 For every collective (numbered from 0, the same number at every site):
 
-1. `begin`: all workers of this site have submitted it. The machine asks for a `Ready` to the coordinator.
-2. `Release` arrives: it names the policy version; the policy itself comes with the first release that uses it
-   and is installed (and acknowledged) before anything of the collective is sent.
-3. Per chunk: the own contribution and the partial sums of the children come together; the sum goes to the
-   parent. At the root it is the result, which goes down: to the children and, where wanted, to this site's
-   workers (`Deliver`).
+1. `begin`: all workers of this site have submitted it. The machine asks for a `Ready` to the coordinator. 2.
+`Release` arrives: it names the policy version; the policy itself comes with the first release that uses it
+and is installed (and acknowledged) before anything of the collective is sent. 3. Per chunk: the own
+contribution and the partial sums of the children come together; the sum goes to the    parent. At the root
+it is the result, which goes down: to the children and, where wanted, to this site's    workers (`Deliver`).
 4. When nothing is left to receive or forward: `Complete`, and the state of the collective is dropped.
 
+Under a policy that decides per transfer, 3 is done as the coordinator orders (`site_transfers`), and 4 comes
+with its word that every site has every result.
+
 Chunks can overtake the release, because they come over other connections (in the published system this race
-applies an old tree to new data). They are held until their collective is released here, and only ever handled
-under the policy version that they name. Several collectives may be in flight.
+applies an old tree to new data). They are held until their collective is released here, and only ever
+handled under the policy version that they name. Several collectives may be in flight.
 
 Every input returns the actions to execute, in order. A message that no correct peer can have sent raises
-`ProtocolError`; the runtime then calls `abort(str(error))`, so that all sites stop with the same named cause.
+`ProtocolError`; the runtime then calls `abort(str(error))`, so that all sites stop with the same named
+cause.
 
 Extension point, the protocol without barrier: if policies are announced ahead (`from_seq` at least two
 collectives in the future), `begin` may start a collective as soon as its policy is known instead of waiting
@@ -28,7 +31,17 @@ from collections.abc import Sequence
 
 from agents.sync.actions import Complete, Failed, SendControl, SiteAction, Waiting
 from agents.sync.collective import CollectiveAtSite, Source
-from agents.sync.messages import Abort, ChunkMessage, Direction, PlanAck, ProtocolError, Ready, Release
+from agents.sync.messages import (
+    Abort,
+    ChunkMessage,
+    Direction,
+    PlanAck,
+    ProtocolError,
+    Ready,
+    Release,
+    ToSite,
+    TransferMessage,
+)
 from agents.sync.policy import Policy
 from agents.sync.spec import CollectiveSpec
 from topologies.errors import RunFailedError, UsageError
@@ -102,7 +115,7 @@ class SiteMachine:
         self._complete_if_done(collective, actions)
         return actions
 
-    def on_message(self, message: ChunkMessage | Release | Abort) -> list[SiteAction]:
+    def on_message(self, message: ChunkMessage | ToSite) -> list[SiteAction]:
         """A message from a peer site or the coordinator. ProtocolError as the module's text says."""
         if self.aborted is not None:
             return []
@@ -112,6 +125,8 @@ class SiteMachine:
             return self._on_chunk(message)
         if isinstance(message, Release):
             return self._on_release(message)
+        if isinstance(message, TransferMessage):
+            return self._on_order(message)
         return self._stop(message.cause)
 
     def abort(self, cause: str) -> list[SiteAction]:
@@ -203,6 +218,21 @@ class SiteMachine:
         collective.start(self._policy_of(release), actions)
         for message in self._held.pop(seq, {}).values():
             collective.handle(message, actions)
+        self._complete_if_done(collective, actions)
+        return actions
+
+    def _on_order(self, message: TransferMessage) -> list[SiteAction]:
+        """The coordinator's word on one transfer of a collective that has no trees."""
+        if self._is_complete(message.seq):
+            self._duplicates += 1
+            return []
+        collective = self._open.get(message.seq)
+        if collective is None or collective.transfers is None:
+            raise ProtocolError(
+                f"{self._me} got {message.verb!r} for collective {message.seq}, which decides no transfers"
+            )
+        actions: list[SiteAction] = []
+        collective.transfers.order(message, actions)
         self._complete_if_done(collective, actions)
         return actions
 

@@ -55,7 +55,10 @@ def test_a_site_called_like_a_placement_wins() -> None:
     [
         ("netstrom", "did you mean netstorm"),
         ("star-bset", "did you mean star-best"),
-        ({"name": "netstorm", "options": {"root": 3}}, "no option 'root' (known options: roots, link_order)"),
+        (
+            {"name": "netstorm", "options": {"root": 3}},
+            "no option 'root' (known options: roots, pull, link_order)",
+        ),
         ({"name": "star", "options": {"server": "dc22"}}, "did you mean dc2"),
         ({"name": "star-best", "options": {"server": "all"}}, "stands for server best, not 'all'"),
         ({"scheduler": "star"}, "does not name a scheduler"),

@@ -63,8 +63,11 @@ def random_plan(rng: random.Random, n: int) -> Plan:
     """What a scheduler makes of a random network, or trees that no scheduler would think of."""
     view = random_view(rng, n)
     if rng.random() < 0.5:
-        name = rng.choice(("netstorm", "star-first", "star-best", "star-all", "mlnet", "ring"))
-        return varied(rng, get_scheduler(name, names(n)).plan(view), view)
+        name = rng.choice(("netstorm", "star-first", "star-best", "star-all", "mlnet", "ring", "tsengine"))
+        spec: dict[str, Any] = {"name": name}
+        if name == "tsengine":
+            spec["options"] = {"server": rng.choice(names(n)), "seed": rng.randrange(100)}
+        return varied(rng, get_scheduler(spec, names(n)).plan(view), view)
     weights = [rng.randint(1, 5) for _ in range(rng.randint(1, 4))]
     trees = []
     for weight in weights:
@@ -116,6 +119,8 @@ class Options:
     depth: int = 3
     replan: float = 0.5
     late_contributions: float = 0.0
+    leases_end: float = 0.0
+    lose_transfers: float = 0.0
     lose_site_after: int | None = None
 
 
@@ -131,7 +136,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.sites = [SiteMachine("job", k, names(self.n)) for k in range(self.n)]
-        self.coordinator = CoordinatorMachine("job", names(self.n))
+        self.time = 0.0
+        self.coordinator = CoordinatorMachine("job", names(self.n), clock=lambda: self.time)
         self.chunks: list[tuple[int, ChunkMessage, bytes]] = []
         self.control: dict[tuple[int, int], deque[Any]] = {}
         self.missing_parts: list[tuple[int, int, int]] = []
@@ -142,6 +148,7 @@ class World:
         self.lost: set[int] = set()
         self.most_installed = 0
         self.steps = 0
+        self.transfers = 0
 
     # ---- contributions and expected results
 
@@ -201,6 +208,12 @@ class World:
         ]
         if self.chunks:
             able += [self._chunk_arrives] * 3
+        # Leases of transfers end when nothing else can happen, and now and then too early.
+        ends = self.coordinator.next_deadline
+        if ends is not None and (
+            not able or (self.rng.random() < self.options.leases_end and self._may_end_early())
+        ):
+            able.append(self._lease_ends)
         if self.missing_parts:
             able.append(self._contribute_late)
         if self.coordinator.aborted is None:
@@ -208,6 +221,21 @@ class World:
             if planless or (able and self.rng.random() < self.options.replan / 4):
                 able.append(self._replan)
         return able
+
+    def _may_end_early(self) -> bool:
+        """Time does not run away: few failures in a row, and whoever is asked has time to answer."""
+        transfers = self.coordinator.transfers
+        return (
+            transfers is not None
+            and not any(out is not None and out.cancelling for out in transfers._under_way)
+            and max(transfers._failures) < 2
+        )
+
+    def _lease_ends(self) -> None:
+        ends = self.coordinator.next_deadline
+        assert ends is not None
+        self.time = max(self.time, ends)
+        self.announce(self.coordinator.on_time())
 
     def _begin(self, site: int) -> None:
         machine = self.sites[site]
@@ -243,7 +271,10 @@ class World:
             return
         payload = message.payload
         if isinstance(payload, ArrayPayload):
-            assert payload.array.tobytes() == sent, "the bytes of a message changed while it was under way"
+            # A partial sum whose lease has ended is discarded, so its bytes may change.
+            given_up = self.options.leases_end and message.direction == "up"
+            unchanged = payload.array.tobytes() == sent
+            assert unchanged or given_up, "the bytes of a message changed while it was under way"
             message = replace(message, payload=ArrayPayload(payload.array.copy(), owned=True))
         self.execute(dst, self.sites[dst].on_message(message))
 
@@ -283,6 +314,10 @@ class World:
                     assert path == policy.hop_paths[site, dst]
                     payload = message.payload
                     sent = payload.array.tobytes() if isinstance(payload, ArrayPayload) else b""
+                    if policy.plan.transfers is not None and policy.per_transfer(self.specs[message.seq]):
+                        if self.rng.random() < self.options.lose_transfers:
+                            continue
+                        self.transfers += 1
                     self.chunks.append((dst, message, sent))
                 case SendControl(message):
                     self._post((site, COORDINATOR), message)

@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
+from agents.planning.registry import get_scheduler
 from agents.sync.spec import allreduce
 
-from .protocol_world import Options, World, random_spec
+from .protocol_world import Options, World, names, random_spec, random_view
 
 SEEDS_PER_BLOCK = 150
 
@@ -134,3 +135,58 @@ def test_the_same_seed_gives_the_same_run() -> None:
         it.run()
         runs.append((it.steps, it.coordinator.version, [m.duplicates for m in it.sites]))
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("block", range(22, 27))
+def test_transfers_decided_one_by_one(block: int) -> None:
+    """Deliveries that are lost and leases that end while they are under way; messages come twice."""
+    transfers = expired = 0
+    stopped: list[int] = []
+
+    def check(seed: int) -> None:
+        nonlocal transfers, expired
+        rng = random.Random(seed)
+        n, chunk = rng.randint(1, 7), rng.randint(1, 7)
+        specs = [allreduce(rng.randint(chunk + 1, 5 * chunk + 2)) for _ in range(rng.randint(1, 4))]
+        options = Options(
+            ghosts=seed % 2 == 0,
+            duplicate=rng.choice((0.0, 0.2)),
+            leases_end=rng.choice((0.0, 0.05)),
+            lose_transfers=rng.choice((0.0, 0.1)),
+            late_contributions=0.3,
+            replan=0.0,
+        )
+        it = World(rng, n, specs, chunk, options)
+        rule = {"name": "tsengine", "options": {"server": f"dc{rng.randint(1, n)}", "seed": seed}}
+        plan = get_scheduler(rule, names(n)).plan(random_view(rng, n))
+        it.announce(it.coordinator.set_plan(plan, chunk, {(u, v): 0 for u in range(n) for v in range(n)}))
+        it.run()
+        if it.coordinator.aborted is not None:
+            # Bad luck four times in a row ends a job as it should; it must stay rare.
+            assert "transfers in a row did not arrive" in it.coordinator.aborted
+            stopped.append(seed)
+            return
+        it.check_finished()
+        transfers += it.transfers
+        assert it.coordinator.transfers is not None
+        expired += it.coordinator.transfers.expired
+
+    for_each_seed(block, check)
+    assert transfers
+    assert expired
+    assert len(stopped) <= 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_deliveries_that_never_arrive_end_everything_with_a_name(seed: int) -> None:
+    """Nothing hangs: after the tries of a lease every site stops with the same cause."""
+    rng = random.Random(seed)
+    n = rng.randint(2, 6)
+    it = World(rng, n, [allreduce(20)], 3, Options(ghosts=True, lose_transfers=1.0, replan=0.0))
+    plan = get_scheduler("tsengine", names(n)).plan(random_view(rng, n))
+    it.announce(it.coordinator.set_plan(plan, 3, {(u, v): 0 for u in range(n) for v in range(n)}))
+    it.run()
+    (cause,) = {cause for failed in it.failed for cause in failed.values()}
+    assert "4 transfers in a row did not arrive" in cause
+    assert all(0 in failed for failed in it.failed)
+    assert it.time <= 30 * (1 + 2 + 4 + 8) + 4 * 30

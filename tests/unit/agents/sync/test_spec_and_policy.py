@@ -10,6 +10,7 @@ import pytest
 from agents.planning.base import NetworkView, Plan, Tree
 from agents.planning.netstorm import NetStorm
 from agents.planning.registry import get_scheduler
+from agents.planning.timing import hops
 from agents.sync import spec as collectives
 from agents.sync.messages import (
     Abort,
@@ -200,12 +201,10 @@ def test_neighbours_use_their_direct_link_and_others_the_primary_path() -> None:
     for scheduler in ("netstorm", "star-all"):
         it = policy(scheduler)
         for tree in it.plan.trees:
-            for site, parent in enumerate(tree.parents):
-                if parent is not None:
-                    for ends in ((site, parent), (parent, site)):
-                        path = sets[ends][it.path(*ends)]
-                        direct = parent in TOPOLOGY.neighbours(site)
-                        assert path == (ends if direct else sets[ends][0])
+            for ends in hops(tree):
+                path = sets[ends][it.path(*ends)]
+                direct = ends[1] in TOPOLOGY.neighbours(ends[0])
+                assert path == (ends if direct else sets[ends][0])
 
 
 def test_pull_hops_have_paths_too() -> None:

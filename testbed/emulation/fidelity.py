@@ -21,6 +21,7 @@ LEAST_TOGETHER_RATIO: Final = 0.80
 DELAY_TOLERANCE_S: Final = 0.0015
 DELAY_TOLERANCE_RATIO: Final = 0.05
 LOSS_DEVIATIONS: Final = 4.0
+MOST_REASONS: Final = 8
 LATENESS_P99_S: Final = 0.002
 
 Verdict = Literal["faithful", "degraded", "saturated"]
@@ -172,7 +173,13 @@ def judge(
         if reasons:
             verdict = "saturated"
     return Report(
-        verdict, tuple(reasons), tuple(measured), lateness_p99_s, cpu_busy_ratio, switches_s, seconds
+        verdict,
+        tuple(_shortened(reasons)),
+        tuple(measured),
+        lateness_p99_s,
+        cpu_busy_ratio,
+        switches_s,
+        seconds,
     )
 
 
@@ -189,9 +196,17 @@ def _shortage(measured: Sequence[Measured]) -> list[str]:
     if tested and carried < LEAST_RATIO * declared:
         reasons.append(
             f"all links together carry {carried / 1e6:.0f} of {declared / 1e6:.0f} Mbit/s; "
-            "fewer or slower links, or more cores, are needed"
+            f"rates scaled by {math.floor(100 * LEAST_RATIO * carried / declared) / 100:g} would fit this machine"
         )
     return reasons
+
+
+def _shortened(reasons: list[str]) -> list[str]:
+    """The first and the last reasons; every link's own problems are in the report's links."""
+    left_out = len(reasons) - MOST_REASONS
+    if left_out <= 1:
+        return reasons
+    return [*reasons[: MOST_REASONS - 1], f"and {left_out} more of this kind", reasons[-1]]
 
 
 def with_delays(measured: Measured, delays_s: Sequence[float], sent: int, *, count_loss: bool) -> Measured:

@@ -51,7 +51,8 @@ def test_a_machine_that_does_not_keep_up_is_saturated() -> None:
     report = judge(measured)
     assert report.verdict == "saturated"
     assert report.reasons[0] == "dc1 -> dc2: only 0.60 of 38mbit while all links are busy"
-    assert "1311 of 2185 Mbit/s" in report.reasons[-1]
+    assert "1311 of 2185 Mbit/s" in report.reasons[-1] and "scaled by 0.54 would fit" in report.reasons[-1]
+    assert len(report.reasons) == 9 and report.reasons[-2] == "and 19 more of this kind"
 
 
 def test_links_not_tested_alone_count_against_the_machine_only() -> None:

@@ -194,9 +194,10 @@ def _shortage(measured: Sequence[Measured]) -> list[str]:
     declared = sum(m.link.rate.bps for m in tested)
     carried = sum(m.together_bps or 0.0 for m in tested)
     if tested and carried < LEAST_RATIO * declared:
+        scale = math.floor(100 * LEAST_RATIO * carried / declared) / 100
         reasons.append(
             f"all links together carry {carried / 1e6:.0f} of {declared / 1e6:.0f} Mbit/s; "
-            f"rates scaled by {math.floor(100 * LEAST_RATIO * carried / declared) / 100:g} would fit this machine"
+            f"rates scaled by {scale:g} would fit this machine"
         )
     return reasons
 

@@ -1,7 +1,7 @@
 """Estimates of links and paths from the training's own messages, made where these arrive. Pure.
 
-A `Sample` is one message of one sender over one path: when it was queued, when it began to leave (the
-sender's stamps), when its last byte was there. One estimator serves one (sender, path): a path of one hop is
+A `Sample` is one message of one sender over one path: when it began to leave the sender's queue (its stamp),
+when its last byte was there. One estimator serves one (sender, path): a path of one hop is
 a directed link. Both estimators take samples in order of arrival and say what is worth a report.
 
 `Published` (NetStorm, van.cc: Sending, ProcessRecvReplyCommand): the one-way time of every message above a
@@ -16,7 +16,7 @@ the next. Two things only bound the rate from below, and never lower an estimate
 busy period, in which TCP finds the rate, and a message alone that took not much longer than these.
 Other traffic on the link is not seen: the estimate is the share that this sender got.
 
-Both stamps and arrivals are seconds of one monotonic clock. Sites of one machine share it; elsewhere clocks
+Stamps and arrivals are seconds of one monotonic clock. Sites of one machine share it; elsewhere clocks
 must be synchronised for `Published`, and to within a message's time for `Unbiased`.
 """
 
@@ -42,14 +42,12 @@ REFRESH_S: Final = 1.0
 class Sample:
     """One message over one path, all times in seconds.
 
-    size    payload bytes
-    queued  when the sender put it in its queue
-    left    when it began to leave that queue
-    done    when all of it had arrived
+    size  payload bytes
+    left  when it began to leave the sender's queue
+    done  when all of it had arrived
     """
 
     size: int
-    queued: float
     left: float
     done: float
 

@@ -34,18 +34,18 @@ def fifo(
         left = max(queued, ends - 8 * kernel / rate)
         ends = max(ends, left) + 8 * size / rate
         noticed = max(noticed, ends + delay + chance.uniform(0, notice))
-        yield Sample(size, queued, left, noticed)
+        yield Sample(size, left, noticed)
 
 
 def test_vector_v12() -> None:
     def samples() -> Iterator[Sample]:
         for took in (0.8, 1.0, 1.2, 1.0):
-            yield Sample(4 * MB, 0.0, 10.0, 10.0 + took)
+            yield Sample(4 * MB, 10.0, 10.0 + took)
 
     for report_rate, reported in ((0.1, True), (0.25, False)):
         published = Published(report_rate=report_rate)
         for _ in range(4):
-            first = published.observe(Sample(4 * MB, 0.0, 0.0, 0.8))
+            first = published.observe(Sample(4 * MB, 0.0, 0.8))
         assert first == pytest.approx(5.0 * 8 * MB)  # the first is always reported
         last = [published.observe(sample) for sample in samples()]
         assert last[:3] == [None, None, None]
@@ -55,12 +55,12 @@ def test_vector_v12() -> None:
 
 def test_published_times_only_large_messages_and_windows_start_anew() -> None:
     published = Published(window=2)
-    assert published.observe(Sample(1_999_999, 0, 0, 1)) is None and published.rate is None
-    assert published.observe(Sample(2 * MB, 0, 0, 1)) is None
-    assert published.observe(Sample(10, 0, 0, 100)) is None
-    assert published.observe(Sample(2 * MB, 0, 0, 1)) == 16 * MB
-    assert published.observe(Sample(2 * MB, 0, 0, 4)) is None
-    assert published.observe(Sample(2 * MB, 0, 0, 4)) == 4 * MB  # nothing is left of the first window
+    assert published.observe(Sample(1_999_999, 0, 1)) is None and published.rate is None
+    assert published.observe(Sample(2 * MB, 0, 1)) is None
+    assert published.observe(Sample(10, 0, 100)) is None
+    assert published.observe(Sample(2 * MB, 0, 1)) == 16 * MB
+    assert published.observe(Sample(2 * MB, 0, 4)) is None
+    assert published.observe(Sample(2 * MB, 0, 4)) == 4 * MB  # nothing is left of the first window
     assert published.age(10.0) == 6.0
 
 
@@ -104,7 +104,7 @@ def test_a_step_is_followed_within_a_window(factor: float) -> None:
         estimator.observe(sample)
     assert estimator.rate == pytest.approx(100e6)
     after = [
-        Sample(s.size, s.queued, s.left + last.done, s.done + last.done)
+        Sample(s.size, s.left + last.done, s.done + last.done)
         for s in fifo(100e6 * factor, [(0.0, 400_000)] * 6)
     ]
     for sample in after:
@@ -116,15 +116,15 @@ def test_what_only_bounds_the_rate_raises_an_estimate_but_does_not_lower_it() ->
     delay = 0.05
     estimator = Unbiased(delay, window=1)
     # Each message met an idle link, and took little longer than a few round trips.
-    assert estimator.observe(Sample(100_000, 0.0, 0.0, delay + 0.1)) == pytest.approx(8e6)
-    assert estimator.observe(Sample(100_000, 1.0, 1.0, delay + 1.2)) is None
+    assert estimator.observe(Sample(100_000, 0.0, delay + 0.1)) == pytest.approx(8e6)
+    assert estimator.observe(Sample(100_000, 1.0, delay + 1.2)) is None
     assert estimator.rate == pytest.approx(8e6)
-    assert estimator.observe(Sample(100_000, 2.0, 2.0, delay + 2.05)) == pytest.approx(16e6)
+    assert estimator.observe(Sample(100_000, 2.0, delay + 2.05)) == pytest.approx(16e6)
     # Beyond the first round trips of a busy period a slower rate counts.
     done = 2.05 + delay
     for _ in range(6):
         done += 0.1
-        estimator.observe(Sample(100_000, 2.0, 2.0, done))
+        estimator.observe(Sample(100_000, 2.0, done))
     assert estimator.rate == pytest.approx(8e6)
     assert estimator.age(done + 3.0) == pytest.approx(3.0)
 

@@ -69,7 +69,8 @@ def prove(topology: Topology, *, thorough: bool = True) -> None:
 def test_every_connected_graph_of_the_atlas(size: int) -> None:
     graphs = [graph for graph in ATLAS if graph.number_of_nodes() == size]
     assert len(graphs) == {2: 1, 3: 2, 4: 6, 5: 21, 6: 112, 7: 853}[size]
-    for graph in graphs:
+    # All 853 of seven sites take half a minute; one in six of them is enough for every change.
+    for graph in graphs if size < 7 else graphs[::6]:
         prove(topology_of(graph), thorough=size < 7)
 
 
@@ -90,7 +91,7 @@ def test_a_pair_with_more_than_eight_paths() -> None:
     prove(topology_of(networkx.complete_graph(11)))
 
 
-@pytest.mark.parametrize("name", ["netstorm-9", "pair", "triangle"])
+@pytest.mark.parametrize("name", ["netstorm-9", "pair", "triangle", "abilene", "b4"])
 def test_the_library(name: str) -> None:
     prove(load_topology(name))
 

@@ -118,8 +118,8 @@ class Plan:
     run_ahead   how many times the trees' own fill a site's contributions may be ahead of the results it has
                 (`Policy.window`); None = no limit
     timing      needed by "slack" and by run_ahead, else None
-    transfers   set by schedulers that decide per transfer: large all-reduces follow their decisions, and the
-                trees carry the rest
+    transfers   set by schedulers that decide per transfer: all-reduces of floating type follow their
+                decisions, and the trees carry the rest
     """
 
     scheduler: str

@@ -106,7 +106,7 @@ class TransferRule(Protocol):
 
 @dataclass(frozen=True)
 class Transfers:
-    """In a plan: large all-reduces are decided per transfer. Sites get it without the rule."""
+    """In a plan: all-reduces of floating type are decided per transfer. Sites get it without the rule."""
 
     server: int
     rule: TransferRule | None = None

@@ -82,7 +82,7 @@ class TsEngine:
         return "tsengine" if self.compat == "clean" else f"tsengine-{self.compat}"
 
     def plan(self, network: NetworkView) -> Plan:
-        """No trees: the rule, and the star to the server for collectives that are not spread."""
+        """No trees: the rule, and the star to the server for what is no all-reduce of floating type."""
         assert network.fastest, "raises where a site cannot be reached"
         star = tuple(None if site == self.server else self.server for site in range(network.n))
         return Plan(self.name, (Tree(self.server, 1.0, 0.0, star),), transfers=Transfers(self.server, self))

@@ -170,9 +170,16 @@ class Policy:
         return spec.kind == "allreduce" and is_floating(spec.dtype) and largest > self.chunk_elements
 
     def per_transfer(self, spec: CollectiveSpec) -> bool:
-        """Whether transfers of a collective are decided one by one: it is spread, and everyone's."""
-        everyones = all(part.contributors is None and part.targets is None for part in spec.parts)
-        return self.plan.transfers is not None and self.spreads(spec) and everyones
+        """Whether transfers of a collective are decided one by one: all-reduces of floating type, any size,
+        from everyone for everyone.
+        """
+        return (
+            self.plan.transfers is not None
+            and spec.kind == "allreduce"
+            and is_floating(spec.dtype)
+            and any(part.elements for part in spec.parts)
+            and all(part.contributors is None and part.targets is None for part in spec.parts)
+        )
 
     def link_key(self, seq: int, spec: CollectiveSpec) -> order.Key:
         """The sort key of the chunks of one collective that wait at a sender: smallest first, equal ones in

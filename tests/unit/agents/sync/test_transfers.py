@@ -71,13 +71,12 @@ def test_the_lease_of_a_sum_ends_with_a_question_to_the_receiver() -> None:
     it.hears(1, "offer")
     assert it.waits(3.9) == []
     assert it.waits(0.1) == [(0, "cancel", 0)]
-    # It will not be added: both are paired anew, and the next lease is twice as long.
+    # It will not be added: both are paired anew, and the sender's next lease is twice as long.
     assert it.hears(0, "cancelled", 0, peer=1, attempt=1) == [(1, "send", 1)]
-    assert it.hears(0, "merged", 1, peer=1, attempt=1) == [(0, "final", 1), (0, "send", 1), (1, "send", 0)]
-    ends = it.machine.next_deadline
-    assert ends == it.time + 4.0  # of the result of chunk 1
-    it.hears(1, "received", 1, peer=0, attempt=2)
     assert it.machine.next_deadline == it.time + 8.0
+    assert it.hears(0, "cancelled", 0, peer=1, attempt=1) == []
+    assert it.hears(0, "merged", 1, peer=1, attempt=1) == [(0, "final", 1), (0, "send", 1), (1, "send", 0)]
+    assert it.machine.next_deadline == it.time + 4.0
 
 
 def test_a_sum_that_was_added_before_the_question_counts_once() -> None:
@@ -132,10 +131,11 @@ def test_without_a_clock_the_plan_is_refused() -> None:
         CoordinatorMachine("job", ("a", "b")).set_plan(TsEngine().plan(PAIR), 10)
 
 
-def test_only_large_all_reduces_are_decided_per_transfer() -> None:
+def test_only_all_reduces_of_floating_type_are_decided_per_transfer() -> None:
     policy = Policy(1, 0, TsEngine(server=1).plan(PAIR), 10)
     assert policy.per_transfer(allreduce(11))
-    assert not policy.per_transfer(allreduce(10))
+    assert policy.per_transfer(allreduce(1))
+    assert not policy.per_transfer(allreduce(0))
     assert not policy.per_transfer(allreduce(100, "int32"))
     assert not policy.per_transfer(broadcast(100, 0, 2))
     twin = Policy.from_dict(policy.to_dict())

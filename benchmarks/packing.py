@@ -38,6 +38,7 @@ Rates = dict[tuple[int, int], float]
 Spec = str | dict[str, Any]
 
 SCHEDULERS: tuple[tuple[str, Spec], ...] = (
+    ("netstorm, results down the reversed tree", {"name": "netstorm", "options": {"pull": "reversed"}}),
     ("netstorm", "netstorm"),
     ("netstorm, by index", {"name": "netstorm", "options": {"link_order": "index"}}),
     ("netstorm, by slack", {"name": "netstorm", "options": {"link_order": "slack"}}),

@@ -19,7 +19,11 @@ root, which matters where the two directions of a link differ, or with ties):
 The fastest path r -> v follows the parents of v's own tree, so no further search is needed.
 
 Roots: the R of highest score (default all); the code zeroes the smallest one after another, the lowest index
-first among equals. Shares are proportional to the scores. Results go down the push tree reversed.
+first among equals. Shares are proportional to the scores.
+
+Results: the public code sends them down the push tree reversed, whatever the rates that way (`pull:
+reversed`). By default (`pull: own`) they take the fastest paths from the root, which is the same where both
+directions of every link are alike.
 """
 
 from __future__ import annotations

@@ -10,20 +10,28 @@ import numpy.typing as npt
 
 from agents.chunks import Chunk
 from agents.planning.base import Plan, Tree
+from agents.planning.transfers import Transfers
+from agents.planning.tsengine import TsEngine
 from agents.sync.spec import CollectiveSpec, Part
 
 Array = npt.NDArray[Any]
 
 
 def random_plan(rng: random.Random, n: int) -> Plan:
-    """One to four random trees over all sites, some with a pull tree of their own."""
+    """One to four random trees over all sites, some with a pull tree of their own; three plans in ten decide
+    large all-reduces per transfer, with leases that no fault of a trial outlasts.
+    """
     trees = []
     weights = [rng.random() + 0.05 for _ in range(rng.randint(1, 4))]
     for weight in weights:
         root = rng.randrange(n)
         pull = _random_parents(rng, n, root) if rng.random() < 0.4 else None
         trees.append(Tree(root, weight / sum(weights), rng.random(), _random_parents(rng, n, root), pull))
-    return Plan("random", tuple(trees), rng.choice(("fifo", "index")))
+    transfers = None
+    if rng.random() < 0.3:
+        rule = TsEngine(server=rng.randrange(n), seed=rng.randrange(1000), lease_s=rng.choice((1.0, 30.0)))
+        transfers = Transfers(rule.server, rule)
+    return Plan("random", tuple(trees), rng.choice(("fifo", "index")), transfers=transfers)
 
 
 def _random_parents(rng: random.Random, n: int, root: int) -> tuple[int | None, ...]:

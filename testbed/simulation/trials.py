@@ -13,6 +13,7 @@ failed. After a crash or a cut, a second job runs while messages of the first st
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from testbed.simulation.random_protocol import contribution, expected_result, ra
 from topologies.errors import RunFailedError, StormbedError
 
 MS = 1_000_000
+SECOND = 1000 * MS
 Fault = Literal["none", "duplicates", "resets", "cut", "crash"]
 FAULTS: tuple[Fault, ...] = ("none", "duplicates", "resets", "cut", "crash")
 # From the fault to the last survivor's stop: the coordinator notices, then tells everyone.
@@ -161,7 +163,7 @@ class _Trial:
         job = _Job(
             name,
             specs,
-            CoordinatorMachine(name, self.names),
+            CoordinatorMachine(name, self.names, clock=lambda: self.clock.now_ns / SECOND),
             [SiteMachine(name, k, self.names) for k in range(self.n)],
             complete=[set() for _ in range(self.n)],
             failed=[{} for _ in range(self.n)],
@@ -318,10 +320,17 @@ class _Trial:
                 self._channel(job, COORDINATOR, action.dst, 0),
                 partial(self._at_site, job, action.dst, action.message),
             )
+        deadline = job.coordinator.next_deadline
+        if deadline is not None:
+            self.clock.at(math.ceil(deadline * SECOND), partial(self._on_time, job, deadline))
         if any(isinstance(action.message, Release) for action in actions):
             # A new plan for every collective, and sometimes two of which only the last may count.
             for _ in range(self.rng.choice((1, 1, 2))):
                 self._new_plan(job)
+
+    def _on_time(self, job: _Job, deadline: float) -> None:
+        if job.coordinator.next_deadline == deadline:
+            self._to_sites(job, job.coordinator.on_time())
 
     # ---- what must hold
 

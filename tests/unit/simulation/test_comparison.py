@@ -51,7 +51,7 @@ def test_the_verb_prints_a_table_and_json() -> None:
 
 
 def test_netstorm_9_at_its_published_rates() -> None:
-    """Two million parameters in chunks of 100,000: the order in which the schedulers come, and by how much."""
+    """Two million parameters in chunks of 100,000: in which order the schedulers come, and by how much."""
     names = ["star-first", "star-best", "netstorm", "packing"]
     result = compare(load_topology("netstorm-9"), 2_000_000, 100_000, names)
     seconds = {run.scheduler: run.seconds for run in result.results}

@@ -1,4 +1,4 @@
-"""`testbed graph TOPOLOGY`: the network as a table, a Mermaid drawing or JSON, each direction on its own."""
+"""`testbed graph TOPOLOGY`: the network as tables, as a drawing (SVG, Mermaid) or as JSON."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli.output import count, mbps, print_json, print_table
-from topologies.load import load_topology
-from topologies.model import DirectedLink, Topology
+from topologies.drawing import as_mermaid, as_svg
+from topologies.load import open_topology
+from topologies.model import Topology
 
 
 class GraphFormat(StrEnum):
     TEXT = "text"
     MERMAID = "mermaid"
+    SVG = "svg"
     JSON = "json"
 
 
@@ -23,20 +25,30 @@ def register(app: typer.Typer) -> None:
 
 
 def graph(
-    topology: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="A library name or a file.")],
+    topology: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPOLOGY",
+            help="A library name, one made by rule such as ring-6, a file, or topohub:GROUP/NAME.",
+        ),
+    ],
     scale: Annotated[float, typer.Option("--scale", help="Multiply every rate by this.")] = 1.0,
     format: Annotated[
-        GraphFormat, typer.Option("--format", help="text, mermaid (for Markdown and mermaid.live) or json.")
+        GraphFormat,
+        typer.Option("--format", help="text, svg, mermaid (for Markdown and mermaid.live) or json."),
     ] = GraphFormat.TEXT,
 ) -> None:
-    """Show the sites and both directions of every link."""
-    network = load_topology(topology)
-    if scale != 1.0:
-        network = network.scaled(scale)
+    """Show the sites and both directions of every link; warnings about a foreign file go to stderr."""
+    loaded = open_topology(topology)
+    for warning in loaded.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    network = loaded.topology if scale == 1.0 else loaded.topology.scaled(scale)
     if format is GraphFormat.JSON:
         print_json(as_json(network))
     elif format is GraphFormat.MERMAID:
         typer.echo(as_mermaid(network), nl=False)
+    elif format is GraphFormat.SVG:
+        typer.echo(as_svg(network), nl=False)
     else:
         typer.echo(f"{network.name}: {count(network.sites, 'site')}, {count(network.links, 'link')}\n")
         sites = [
@@ -80,23 +92,3 @@ def as_json(network: Topology) -> dict[str, Any]:
             for link in network.directed
         ],
     }
-
-
-def as_mermaid(network: Topology) -> str:
-    """A Mermaid flowchart with one arrow a direction. Nodes are numbered: a site may be called `end` or
-    `graph`.
-    """
-    lines = ["graph LR"]
-    for k, (name, site) in enumerate(network.sites.items()):
-        lines.append(f'    n{k}["{name}<br/>{count(range(site.workers), "worker")}"]')
-    lines += [f'    n{link.src} -->|"{_label(link)}"| n{link.dst}' for link in network.directed]
-    return "\n".join(lines) + "\n"
-
-
-def _label(link: DirectedLink) -> str:
-    parts = [str(link.rate), str(link.delay)]
-    if link.jitter.ns:
-        parts.append(f"jitter {link.jitter}")
-    if link.loss.ratio:
-        parts.append(f"loss {link.loss}")
-    return ", ".join(parts)

@@ -10,7 +10,7 @@ contributor exactly once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -26,6 +26,7 @@ from agents.sync.spec import CollectiveSpec, item_size, site_mask
 from testbed.simulation.clock import VirtualClock
 from testbed.simulation.fluid import Connection, FluidLink, FluidNetwork
 from testbed.simulation.underlay import Underlay
+from topologies.dynamics import Changes
 from topologies.errors import RunFailedError
 from topologies.model import Topology
 
@@ -130,6 +131,32 @@ class World:
     def use_plan(self, plan: Plan, chunk_elements: int) -> None:
         for action in self.coordinator.set_plan(plan, chunk_elements, self._hop_paths):
             self._to_site(action.dst, action.message)
+
+    def follow(self, changes: Iterator[Changes]) -> None:
+        """Change links as `Dynamics.changes` says, its times counted from now; loss is not simulated.
+
+        Schedulers still plan with the declared rates. Give `changes` an end (`until_s`): a network that has
+        come to rest is only recognised when no change is left to come.
+        """
+        begun_ns = self.clock.now_ns
+
+        def next_change() -> None:
+            upcoming = next(changes, None)
+            if upcoming is None:
+                return
+            seconds, links = upcoming
+
+            def apply() -> None:
+                for index, change in sorted(links.items()):
+                    if change.rate is not None:
+                        self.network.set_rate(index, change.rate.bps)
+                    if change.delay is not None:
+                        self.network.set_delay(index, change.delay.ns)
+                next_change()
+
+            self.clock.at(begun_ns + round(seconds * SECOND), apply)
+
+        next_change()
 
     def begin(self, site: int, spec: CollectiveSpec) -> int:
         """The workers of `site` submit their next collective now; returns its sequence number."""

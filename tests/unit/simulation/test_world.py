@@ -22,10 +22,13 @@ from testbed.simulation.bounds import bound
 from testbed.simulation.synchronise import synchronise
 from testbed.simulation.underlay import Underlay
 from testbed.simulation.world import World, WorldOptions
+from topologies.dynamics import Dynamics
 from topologies.errors import RunFailedError
 from topologies.load import load_topology
 from topologies.model import Topology
 from topologies.paths import path_sets
+from topologies.traces import LinkChange
+from topologies.units import Rate
 
 Build = Callable[..., Topology]
 ALEXNET = 57_029_322
@@ -263,6 +266,34 @@ def test_every_kind_of_collective_and_a_new_plan_for_each(topology_of: Build) ->
     assert world.coordinator.version == len(specs)
     assert world.oldest_open == len(specs)
     assert world.records[1].delivered == [5_000, 5_000, 0, 5_000]
+
+
+def test_links_change_as_a_dynamics_says(topology_of: Build) -> None:
+    """80 Mbit each way over one link: 8 Mbit/s for 5 s, then 4 for 5 s, then 40 for the last 20 Mbit."""
+    world = World(topology_of({(0, 1): 8}))
+    rates = iter([(5.0, 4), (10.0, 40)])
+    world.follow(
+        (t_s, {index: LinkChange(rate=Rate(mbps * 10**6)) for index in (0, 1)}) for t_s, mbps in rates
+    )
+    world.use("star-first", 10**9)
+    for site in (0, 1):
+        world.begin(site, allreduce(80 * MBIT_ELEMENTS))
+    # Up: 40 + 20 + 20 Mbit end at 10.5 s; down: 80 Mbit at 40 Mbit/s end at 12.5 s.
+    assert world.run_until_complete(0).synchronisation_s == pytest.approx(12.5, abs=1e-6)
+
+
+def test_netstorms_process_drives_a_simulation() -> None:
+    topology = load_topology("netstorm-9")
+    still, moving = World(topology), World(topology)
+    moving.follow(Dynamics.model_validate("netstorm").changes(topology, 3_600.0))
+    for world in (still, moving):
+        world.use("star-first", 1_000_000)
+        for site in range(world.n):
+            world.begin(site, allreduce(ALEXNET))
+    # The first redraw comes after 180 s, and the star takes 204 s without it.
+    before, after = (world.run_until_complete(0).synchronisation_s for world in (still, moving))
+    assert before != after
+    assert min(before, after) > 180
 
 
 def test_a_dead_link_is_named_not_waited_for(topology_of: Build) -> None:

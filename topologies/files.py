@@ -141,7 +141,7 @@ def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
     if len(raw) > limit:
         raise InvalidFileError(f"{source} is larger than {limit} bytes", hint="is it the right file?")
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         raise InvalidFileError(f"{source} is not UTF-8 text: byte {error.start} is wrong") from None
 

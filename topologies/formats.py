@@ -53,7 +53,8 @@ def read_gml(text: str, source: str, warn: Warn) -> Graph:
     """GML. Labels may be missing or occur twice; parallel edges need no `multigraph 1`."""
     import networkx  # a third of a second that topologies in YAML need not wait for
 
-    if not re.search(r"\bmultigraph\b", text):
+    text = re.sub(r"(?m)^(\s*multigraph\s+)0\b", r"\g<1>1", text, count=1)
+    if not re.search(r"(?m)^\s*multigraph\s", text):
         # On the same line, so that errors name the right one.
         text = re.sub(r"(?m)^(\s*graph\s*\[)", r"\1 multigraph 1 ", text, count=1)
     try:

@@ -76,7 +76,7 @@ def as_json(network: Topology) -> dict[str, Any]:
     return {
         "name": network.name,
         "sites": [
-            {"name": name, "index": k, "workers": site.workers}
+            {"name": name, "index": k, "workers": site.workers, "lat": site.lat, "lon": site.lon}
             for k, (name, site) in enumerate(network.sites.items())
         ],
         "links": [

@@ -147,6 +147,15 @@ def test_a_label_that_is_a_number_gives_way_to_a_name(tmp_path: Path) -> None:
     assert (topology.directed[0].rate.mbps, topology.directed[0].delay.ms) == (5, 3)
 
 
+@pytest.mark.parametrize("header", ["", " multigraph 0\n", " multigraph 1\n"])
+def test_parallel_links_whatever_the_header_says(tmp_path: Path, header: str) -> None:
+    text = gml("source 0\n target 1\n rate_mbit 3", "source 0\n target 1\n rate_mbit 4", labels="ab")
+    text = "\ufeff" + text.replace(" directed 0\n", f" directed 0\n{header}")
+    loaded = read(tmp_path, "n.gml", text)
+    assert loaded.topology.directed[0].rate.mbps == 7
+    assert "parallel links were merged, their rates added: a-b" in loaded.warnings
+
+
 def test_names_are_unique_and_fit(tmp_path: Path) -> None:
     labels = ["X" * 40, "x" * 40, "x" * 32, "日本", "a_b", "a-b", "a b", "-", "ab"]
     nodes = "".join(f'node [ id {k}\n label "{label}" ]\n' for k, label in enumerate(labels))

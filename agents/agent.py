@@ -22,6 +22,7 @@ from agents.job import JobDescription
 from agents.lanes import Order
 from agents.local_server import SOCKET_NAME, LocalServer, WorkerLink
 from agents.site_job import SiteJob
+from agents.site_network import PROBE
 from agents.sync.messages import Abort, Release, control_from_dict
 from agents.transport import Transport
 from agents.wire import VERSION, Frame, Header, ProtocolError, fresh_buffer
@@ -104,11 +105,14 @@ class Agent:
             # A job is open at all sites before its workers run, so this one is over.
             self.late_frames += 1
         elif header.get("kind") == "chunk":
+            job.network.observe(peer, path, header, len(frame.payload))
             job.chunk(header, frame.payload)
             if job.held_bytes:
                 self._hold()
         elif header.get("kind") == "message":
             job.message(frame)
+        elif header.get("kind") == PROBE:
+            job.network.observe(peer, path, header, len(frame.payload))
         else:
             raise ProtocolError(f"unknown frame {header}")
 
@@ -169,8 +173,8 @@ class Agent:
 
     # ---- the coordinator
 
-    def tell_coordinator(self, kind: str, body: dict[str, Any]) -> None:
-        self.coordinator.send(kind, body)
+    def tell_coordinator(self, kind: str, body: dict[str, Any]) -> int:
+        return self.coordinator.send(kind, body)
 
     def _coordinator_said(self, kind: str, body: dict[str, Any]) -> None:
         try:
@@ -196,7 +200,9 @@ class Agent:
                     self._drop(job)
                 self._hold()
             elif kind == "segment":
-                job.segment(body["fields"], str(body["scheduler"]))
+                job.segment(body["fields"], str(body["scheduler"]), body["options"])
+            elif kind == "detours":
+                job.network.allow(body["detours"])
             elif kind == "end":
                 job.end()
             elif kind == "close":
@@ -239,5 +245,15 @@ class Agent:
         order: Order,
         owner: str,
         sent: Callable[[], None] | None,
+        stamp: bool = False,
     ) -> None:
-        self.transport.send(peer, path, header, payload, order=order, owner=owner, sent=sent)
+        self.transport.send(peer, path, header, payload, order=order, owner=owner, sent=sent, stamp=stamp)
+
+    def send_probe(self, peer: int, path: int, header: Header, payload: bytes, owner: str) -> None:
+        self.transport.send(peer, path, header, payload, owner=owner, stamp=True)
+
+    def sent_bytes(self, peer: int, path: int) -> int:
+        return self.transport.sent_bytes(peer, path)
+
+    def queue_length(self, first_hop: int) -> int:
+        return self.transport.queue_length(first_hop)

@@ -1,23 +1,23 @@
 """Estimates of links and paths from the training's own messages, made where these arrive. Pure.
 
 A `Sample` is one message of one sender over one path: when it began to leave the sender's queue (its stamp),
-when its last byte was there. One estimator serves one (sender, path): a path of one hop is
-a directed link. Both estimators take samples in order of arrival and say what is worth a report.
+when its last byte was there. One estimator serves one (sender, path): a path of one hop is a directed link.
+Both estimators take samples in order of arrival and say what is worth a report.
 
 `Published` (NetStorm, van.cc: Sending, ProcessRecvReplyCommand): the one-way time of every message above a
 size. It contains what of the messages before it was still under way when this one left the queue, so on
 exactly the busy links it comes out low, the more the deeper the sender's own buffers are.
 
 `Unbiased` (own): while a link is busy, messages arrive one behind the other, and what lies between two
-arrivals is the time that the link took for the second: size / (done_k - done_(k-1)), if message k began to
-leave so early that its first byte could follow the last one of k-1. A message that met an idle link took
-done - left - delay. Such times are summed up over a window, so what one arrival is noticed late is made up by
-the next. Two things only bound the rate from below, and never lower an estimate: the first round trips of a
-busy period, in which TCP finds the rate, and a message alone that took not much longer than these.
+arrivals is the time that the link took for the second: size / (done_k - done_(k-1)), if the sender had bytes
+of k-1 yet to send when k began to leave. A message that met an idle link took done - left. Such times are
+summed up over a window, so what one arrival is noticed late is made up by the next. Two things only bound the
+rate from below, and never lower an estimate: the first round trips of a busy period, in which TCP finds the
+rate, and a message alone that took not much longer than these.
 Other traffic on the link is not seen: the estimate is the share that this sender got.
 
-Stamps and arrivals are seconds of one monotonic clock. Sites of one machine share it; elsewhere clocks
-must be synchronised for `Published`, and to within a message's time for `Unbiased`.
+Stamps and arrivals are seconds of one monotonic clock, which sites of one machine share. Elsewhere clocks
+must be synchronised for `Published`; `Unbiased` needs them only for messages that met an idle link.
 """
 
 from __future__ import annotations
@@ -42,14 +42,17 @@ REFRESH_S: Final = 1.0
 class Sample:
     """One message over one path, all times in seconds.
 
-    size  payload bytes
-    left  when it began to leave the sender's queue
-    done  when all of it had arrived
+    size     payload bytes
+    left     when it began to leave the sender's queue
+    done     when all of it had arrived
+    follows  True: the sender's kernel still held unsent bytes of the message before; False: all of that had
+             arrived; None: in between
     """
 
     size: int
     left: float
     done: float
+    follows: bool | None = None
 
 
 class Estimator(Protocol):
@@ -143,15 +146,14 @@ class Unbiased:
     """Bytes over time between arrivals.
 
     Args:
-        delay_s: one-way delay of the path without load; a message is back to back with the one before it if
-            it left at least this long before that one was there.
+        delay_s: one-way delay of the path without load.
         window: messages in one estimate.
     """
 
     def __init__(self, delay_s: float = 0.0, window: int = 4) -> None:
         self._delay = delay_s
-        self._window = window
         self._ramp = RAMP_ROUND_TRIPS * 2 * delay_s
+        self._window = window
         self._last_done: float | None = None
         self._busy_since = 0.0
         self._whole = _Stretch()
@@ -167,16 +169,20 @@ class Unbiased:
 
     def observe(self, sample: Sample) -> float | None:
         last, self._last_done = self._last_done, sample.done
-        if last is None or sample.left + self._delay > last:
-            # The link was idle: a busy period begins.
+        follows = sample.follows
+        if follows is None:
+            follows = last is not None and sample.left + self._delay <= last
+            if not follows:
+                return None  # part of its time may be that of what went before
+        if last is None or not follows:
             self._busy_since = sample.left
-            took = sample.done - sample.left - self._delay
+            took = sample.done - sample.left
             whole = took >= RAMP_SHARE * self._ramp
         else:
             took = sample.done - last
             whole = last >= self._busy_since + self._ramp
-        if took < 0:
-            return None  # clocks that disagree, or less delay than declared
+        if took <= 0:
+            return None  # two arrivals in one moment, or clocks that disagree
         rate = (self._whole if whole else self._least).add(sample.size, took, self._window)
         if rate is None or not (whole or self._rate is None or rate > self._rate):
             return None

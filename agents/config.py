@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,16 @@ class Config:
             if src == site
             for number, path in enumerate(paths)
         }
+
+    def path(self, src: int, dst: int, number: int) -> NetworkPath:
+        """A path by its number; the primary for one that the pair does not have, as in the network."""
+        paths = self.paths[src, dst]
+        return paths[number if 0 <= number < len(paths) else 0]
+
+    def path_delay_s(self, path: NetworkPath) -> float:
+        """The declared delay of a path, one way."""
+        delays = {(link.src, link.dst): link.delay.seconds for link in self.topology.directed}
+        return sum(delays[hop] for hop in pairwise(path))
 
     def hop_paths(self, members: tuple[int, ...]) -> dict[tuple[int, int], int]:
         """Path numbers for pairs of a job's sites, by their place in `members`: the direct path where there

@@ -21,6 +21,8 @@ from agents.config import Config
 from agents.coordinator_job import CoordinatedJob
 from agents.daemon import run_daemon
 from agents.job import JobDescription
+from agents.network_watch import NetworkWatch
+from agents.options import AuxiliaryOptions, AwarenessOptions
 from agents.planning.base import NetworkView, Plan
 from agents.planning.registry import get_scheduler
 from agents.streams import FrameStream
@@ -34,11 +36,12 @@ OPEN_SECONDS: Final = 30.0
 START_SECONDS: Final = 120.0
 CLOSE_SECONDS: Final = 30.0
 # A chunk of the widest element type (complex128) still fits a frame.
+NETWORK_OPTIONS: Final = ("awareness", "auxiliary")
 MAX_CHUNK_ELEMENTS: Final = wire.MAX_PAYLOAD // 16
 
 
 class JobSpec(BaseModel):
-    """What a runner gives to open a job."""
+    """What a runner gives to open a job. A segment may name its own `awareness` and `auxiliary`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,6 +50,8 @@ class JobSpec(BaseModel):
     chunk_elements: int = Field(default=100_000, ge=1, le=MAX_CHUNK_ELEMENTS)
     deadline_s: float = Field(default=600.0, gt=0)
     scheduler: str | dict[str, Any] | None = None
+    awareness: AwarenessOptions = AwarenessOptions()
+    auxiliary: AuxiliaryOptions = AuxiliaryOptions()
 
 
 class Coordinator:
@@ -211,8 +216,10 @@ class Coordinator:
             self.config.hop_paths(members),
             lambda place, kind, body: self._send_to_agent(members[place], kind, body),
         )
+        job.awareness, job.auxiliary = wanted.awareness, wanted.auxiliary
         if wanted.scheduler is not None:
-            job.set_plan(await self._plan(job, wanted.scheduler))
+            job.scheduler_spec = wanted.scheduler
+            job.set_plan(await self._plan(job, wanted.scheduler, self._view(job, self.rates)))
         self.jobs[description.wire] = job
         self._owners[stream].add(wanted.job)
         try:
@@ -243,15 +250,51 @@ class Coordinator:
             raise UsageError(
                 f"segment {segment.get('label')} of job {job} names no scheduler, and none is in use"
             )
-        plan = None if scheduler is None else await self._plan(found, scheduler)
-        await found.run_segment(segment, plan, start_timeout=start_timeout, timeout=timeout)
+        watch = self._watch(found, segment)
+        before = len(found.policies)
+        plan = None
+        if scheduler is not None:
+            found.scheduler_spec = scheduler
+            plan = await watch.first_plan()
+        else:
+            watch.keep_plan(found.machine.policy)
+        await found.run_segment(
+            {key: value for key, value in segment.items() if key not in NETWORK_OPTIONS},
+            plan,
+            start_timeout=start_timeout,
+            timeout=timeout,
+            watch=watch,
+        )
         names = found.description.site_names
         return {
             "segment": segment.get("label"),
             "policy_version": found.machine.version,
             "collectives": found.machine.next_seq,
             "plan": None if plan is None else plan.to_dict(names),
+            "policies": list(found.policies)[before:],
+            "network": watch.status(),
         }
+
+    def _watch(self, job: CoordinatedJob, segment: Mapping[str, Any]) -> NetworkWatch:
+        """What follows the network during a segment, by its options or the job's."""
+        try:
+            awareness = AwarenessOptions.model_validate(segment.get("awareness", job.awareness))
+            auxiliary = AuxiliaryOptions.model_validate(segment.get("auxiliary", job.auxiliary))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(f"segment {segment.get('label')}: {where}: {first['msg']}") from None
+        return NetworkWatch(
+            awareness,
+            auxiliary,
+            config=self.config,
+            members=job.description.members,
+            declared=dict(self.rates),
+            view=lambda rates: self._view(job, rates),
+            make_plan=lambda view: self._plan(job, job.scheduler_spec, view),
+            use_plan=job.set_plan,
+            broadcast=job.broadcast,
+        )
 
     async def _close_job(self, stream: FrameStream, job: str, timeout: float = CLOSE_SECONDS) -> None:
         found = self._job(job)
@@ -299,11 +342,12 @@ class Coordinator:
             self.aborted_jobs += job.failure is not None
             job.broadcast("close", {})
 
-    async def _plan(self, job: CoordinatedJob, scheduler: str | Mapping[str, Any]) -> Plan:
+    def _view(self, job: CoordinatedJob, rates: Mapping[tuple[int, int], float]) -> NetworkView:
+        return network_view(self.config, rates, job.description.members)
+
+    async def _plan(self, job: CoordinatedJob, scheduler: str | Mapping[str, Any], view: NetworkView) -> Plan:
         """In a thread: planning a large network takes seconds, and the barrier must not wait for it."""
-        names = job.description.site_names
-        planner = get_scheduler(scheduler, names)
-        view: NetworkView = network_view(self.config, self.rates, job.description.members)
+        planner = get_scheduler(scheduler, job.description.site_names)
         return await asyncio.get_running_loop().run_in_executor(None, planner.plan, view)
 
     async def _agents_of(self, members: tuple[int, ...]) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from agents.job import CAUSE, WAITS_FOR_RELEASE, JobDescription
+from agents.network_watch import NetworkWatch
+from agents.options import AuxiliaryOptions, AwarenessOptions
 from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction
 from agents.sync.coordinator_machine import CoordinatorMachine
@@ -18,6 +22,7 @@ from topologies.errors import DeadlineError, RunFailedError, StormbedError, Usag
 PATIENCE_SECONDS: Final = 0.5
 
 MAX_CAUSES: Final = 3
+MAX_POLICIES: Final = 1000
 
 Worker = tuple[int, int]  # (place of its site in the job, index there)
 
@@ -69,7 +74,13 @@ class CoordinatedJob:
         self.left: set[Worker] = set()
         self.opened: set[int] = set()
         self.segment: str | None = None
-        self._chunk_elements = chunk_elements
+        self.watch: NetworkWatch | None = None
+        self.awareness = AwarenessOptions()
+        self.auxiliary = AuxiliaryOptions()
+        self.scheduler_spec: str | Mapping[str, Any] = ""
+        self.policies: deque[dict[str, int]] = deque(maxlen=MAX_POLICIES)  # with the time of their release
+        self._version = 0
+        self._chunk_elements = self._elements = chunk_elements
         self._hop_paths = hop_paths
         self._send = send
         self._changed = asyncio.Event()
@@ -100,27 +111,41 @@ class CoordinatedJob:
         self.broadcast("go", {})
 
     async def run_segment(
-        self, fields: dict[str, Any], plan: Plan | None, *, start_timeout: float, timeout: float | None
+        self,
+        fields: dict[str, Any],
+        plan: Plan | None,
+        *,
+        start_timeout: float,
+        timeout: float | None,
+        watch: NetworkWatch | None = None,
     ) -> None:
-        """Give the next segment to all workers, and wait until all have finished it."""
+        """Give the next segment to all workers, and wait until all have finished it.
+
+        `watch` follows the network meanwhile.
+        """
         if self._running:
             raise UsageError(f"job {self.name} is running segment {self.segment} already")
         self._running = True
         try:
             await self._until(self._all_ask, start_timeout, self._who_does_not_ask)
+            self._elements = fields.get("chunk_elements", self._chunk_elements)
             if plan is not None:
-                elements = fields.get("chunk_elements", self._chunk_elements)
-                self.run(self.machine.set_plan(plan, elements, self._hop_paths))
-                self._scheduler = plan.scheduler
+                self.set_plan(plan)
             self.segment = str(fields.get("label", ""))
             self.asking.clear()
-            self.broadcast("segment", {"fields": fields, "scheduler": self._scheduler})
+            options = {} if watch is None else watch.options()
+            self.broadcast("segment", {"fields": fields, "scheduler": self._scheduler, "options": options})
+            self.watch = watch
+            if watch is not None:
+                watch.start()
             await self._until(self._all_ask, timeout, self._who_does_not_ask)
         except DeadlineError as error:
             self.abort(f"segment {fields.get('label')}: {error}")
             raise
         finally:
             self._running = False
+            if watch is not None:
+                watch.stop()
 
     async def close(self, timeout: float) -> None:
         """Tell the workers that there is nothing more to run, and wait until they have left."""
@@ -139,7 +164,7 @@ class CoordinatedJob:
     def set_plan(self, plan: Plan) -> None:
         """Use a plan from the next collective on."""
         self._scheduler = plan.scheduler
-        self.run(self.machine.set_plan(plan, self._chunk_elements, self._hop_paths))
+        self.run(self.machine.set_plan(plan, self._elements, self._hop_paths))
 
     def abort(self, cause: str) -> None:
         """Stop the job at all sites."""
@@ -159,6 +184,10 @@ class CoordinatedJob:
                 _Fault(site, body["cause"], body["telling"], frozenset(body.get("sites", ()))),
                 body.get("seq"),
             )
+        elif kind == "estimates":
+            if self.watch is not None:
+                self.watch.reported(self.description.members[site], body["ways"])
+            return
         elif kind == "opened":
             self.opened.add(site)
         elif kind == "joined":
@@ -225,6 +254,10 @@ class CoordinatedJob:
 
     def run(self, actions: list[CoordinatorAction]) -> None:
         """Execute what the machine asks for."""
+        if self.machine.version != self._version:
+            self._version = self.machine.version
+            entry = {"version": self._version, "from_seq": self.machine.next_seq - 1}
+            self.policies.append({**entry, "monotonic_ns": time.monotonic_ns()})
         for action in actions:
             self._send_message(action.dst, action.message)
         if self.failure is not None and self._timer is not None:
@@ -293,4 +326,6 @@ class CoordinatedJob:
             "workers": len(self._everyone),
             "joined": len(self.pids),
             "left": len(self.left),
+            "policies": list(self.policies),
+            "network": None if self.watch is None else self.watch.status(),
         }

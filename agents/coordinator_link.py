@@ -42,6 +42,7 @@ class CoordinatorLink:
         self._stream: FrameStream | None = None
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self.sent_bytes = 0
 
     @property
     def connected(self) -> bool:
@@ -52,12 +53,13 @@ class CoordinatorLink:
         """Begin to dial."""
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
-    def send(self, kind: str, body: dict[str, Any]) -> bool:
-        """Queue a frame; False when there is no connection."""
+    def send(self, kind: str, body: dict[str, Any]) -> int:
+        """Queue a frame; its bytes, 0 when there is no connection."""
         if self._stream is None:
-            return False
-        self._stream.send(kind, body)
-        return True
+            return 0
+        count = self._stream.send(kind, body)
+        self.sent_bytes += count
+        return count
 
     async def close(self) -> None:
         """Hang up."""

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import heapq
 import os
 import socket
+import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from agents import wire
 from topologies import dscp
 
 NOTSENT_LOWAT: Final = 256 * 1024
@@ -32,6 +36,9 @@ LAST_RETRY_SECONDS: Final = 1.0
 # In <linux/in.h> and <netinet/tcp.h>, not in the socket module of Python 3.11.
 IP_BIND_ADDRESS_NO_PORT: Final = 24
 TCP_NOTSENT_LOWAT: Final = 25
+# In <linux/sockios.h>.
+SIOCOUTQ: Final = 0x5411
+SIOCOUTQNSD: Final = 0x894B
 TCP_RTO_MAX_MS: Final = 44
 # A link that comes back after a minute is tried again within this time, not after another minute.
 LONGEST_RETRANSMISSION_MS: Final = 2000
@@ -65,6 +72,7 @@ class _Waiting:
     payload: memoryview = field(compare=False)
     owner: str = field(compare=False)
     sent: Callable[[], None] | None = field(compare=False)
+    stamp: bool = field(compare=False)
 
 
 class Lane:
@@ -118,12 +126,14 @@ class Lane:
         order: Order = (),
         owner: str = "",
         sent: Callable[[], None] | None = None,
+        stamp: bool = False,
     ) -> None:
         """Queue a frame. The smallest `order` goes first, equal ones in order of arrival.
 
-        `sent` is called when the kernel has all of it, so that the payload's memory may be used anew.
+        `sent` is called when the kernel has all of it, so that the payload's memory may be used anew. With
+        `stamp` the head, encoded with a place for it, is told the time when the frame begins to leave.
         """
-        heapq.heappush(self._heap, _Waiting(order, self._arrivals, head, payload, owner, sent))
+        heapq.heappush(self._heap, _Waiting(order, self._arrivals, head, payload, owner, sent, stamp))
         self._arrivals += 1
         if self._socket is None:
             if self._connecting is None:
@@ -215,7 +225,7 @@ class Lane:
         heap, buffers = self._heap, self._buffers
         while heap and total < GATHER_BYTES and frames < GATHER_FRAMES:
             item = heapq.heappop(heap)
-            buffers.append(item.head)
+            buffers.append(wire.stamped(item.head, self._stamp()) if item.stamp else item.head)
             if item.payload.nbytes:
                 buffers.append(item.payload)
             if item.sent is not None:
@@ -224,6 +234,14 @@ class Lane:
             frames += 1
         self.counters.frames += frames
         return frames > 0
+
+    def _stamp(self) -> wire.Stamp:
+        """Now, and whether what left before is still in the kernel or under way."""
+        assert self._socket is not None
+        follows: bool | None = True
+        if not self._buffers and not _queued(self._socket, SIOCOUTQNSD):
+            follows = None if _queued(self._socket, SIOCOUTQ) else False
+        return wire.Stamp(time.monotonic_ns(), follows)
 
     def _consume(self, count: int) -> bool:
         """Drop `count` sent bytes from the front; whether all are gone."""
@@ -274,6 +292,11 @@ class Lane:
         self._reset()
         self.counters.losses += 1
         self._on_lost(self.id, reason)
+
+
+def _queued(sock: socket.socket, request: int) -> int:
+    """Bytes in a socket's send buffer: not acknowledged, or not even sent."""
+    return int(struct.unpack("i", fcntl.ioctl(sock, request, bytes(4)))[0])
 
 
 def _reason(error: BaseException) -> str:

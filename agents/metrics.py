@@ -116,7 +116,13 @@ class AgentCollector(Collector):
             "stormbed_agent_late_frames", "Frames of jobs that were over", agent.late_frames
         )
         yield CounterMetricFamily("stormbed_agent_failed_jobs", "Jobs stopped for a cause", agent.failed_jobs)
+        yield CounterMetricFamily(
+            "stormbed_agent_control_sent_bytes",
+            "Bytes to the coordinator, for whatever purpose",
+            agent.coordinator.sent_bytes,
+        )
         yield from self._jobs()
+        yield from self._network()
 
     def _jobs(self) -> Iterator[Metric]:
         collectives = CounterMetricFamily(
@@ -152,6 +158,38 @@ class AgentCollector(Collector):
             seconds.add_metric(name, counters.synchronisation.buckets(), counters.synchronisation.sum)
         yield from (collectives, results, version, iteration, held, segment, seconds)
 
+    def _network(self) -> Iterator[Metric]:
+        names = self._agent.config.topology.site_names
+        estimates = GaugeMetricFamily(
+            "stormbed_agent_estimate_bps",
+            "Measured rate from a site to this one over a path",
+            labels=["run", "src", "path"],
+        )
+        chunks = CounterMetricFamily(
+            "stormbed_agent_path_chunks",
+            "Chunks queued, by path and whether it was another than their hop's own",
+            labels=["run", "peer", "path", "auxiliary"],
+        )
+        received = CounterMetricFamily(
+            "stormbed_agent_auxiliary_received_chunks",
+            "Chunks that came over an auxiliary path",
+            labels=["run"],
+        )
+        reports = CounterMetricFamily(
+            "stormbed_agent_estimate_report_bytes", "Bytes of reports to the coordinator", labels=["run"]
+        )
+        probes = CounterMetricFamily("stormbed_agent_probe_bytes", "Bytes of probes sent", labels=["run"])
+        for job in self._agent.jobs.values():
+            run, network = job.job.name, job.network
+            for (peer, path), rate in network.estimates.items():
+                estimates.add_metric([run, names[peer], str(path)], rate)
+            for (peer, path, auxiliary), count in network.chunks.items():
+                chunks.add_metric([run, names[peer], str(path), str(int(auxiliary))], count)
+            received.add_metric([run], network.auxiliary_received)
+            reports.add_metric([run], network.report_bytes)
+            probes.add_metric([run], network.probe_bytes)
+        yield from (estimates, chunks, received, reports, probes)
+
 
 class CoordinatorCollector(Collector):
     """Metrics of the coordinator."""
@@ -186,6 +224,36 @@ class CoordinatorCollector(Collector):
             released.add_metric([job.name], job.machine.next_seq)
         yield version
         yield released
+        yield from self._network()
+
+    def _network(self) -> Iterator[Metric]:
+        coordinator = self._coordinator
+        names = coordinator.config.topology.site_names
+        rates = GaugeMetricFamily(
+            "stormbed_coordinator_rate_bps",
+            "What the job is planned with now, measured or not",
+            labels=["run", "src", "dst"],
+        )
+        reports = CounterMetricFamily(
+            "stormbed_coordinator_estimate_reports", "Reports of estimates, this segment", labels=["run"]
+        )
+        replans = CounterMetricFamily(
+            "stormbed_coordinator_replans", "New plans for measured rates, this segment", labels=["run"]
+        )
+        sent = CounterMetricFamily(
+            "stormbed_coordinator_sent_bytes",
+            "Bytes to the site's agent, for whatever purpose",
+            labels=["site"],
+        )
+        for job in coordinator.jobs.values():
+            if job.watch is not None:
+                for (u, v), rate in job.watch.rates().items():
+                    rates.add_metric([job.name, names[u], names[v]], rate)
+                reports.add_metric([job.name], job.watch.reports)
+                replans.add_metric([job.name], job.watch.replans)
+        for site, stream in coordinator.agents.items():
+            sent.add_metric([names[site]], stream.sent_bytes)
+        yield from (rates, reports, replans, sent)
 
 
 class Server:

@@ -23,6 +23,7 @@ from agents.lanes import Order
 from agents.local_server import WorkerLink
 from agents.metrics import Histogram
 from agents.site_messages import SiteMessages
+from agents.site_network import NetworkHost, SiteNetwork
 from agents.sync.actions import Complete, Deliver, Failed, Send, SendControl, SiteAction
 from agents.sync.messages import Abort, ChunkMessage, Release, control_to_dict
 from agents.sync.payload import ArrayPayload
@@ -31,7 +32,7 @@ from agents.wire import Frame, Header, ProtocolError
 from topologies.errors import StormbedError, UsageError
 
 
-class Host(Protocol):
+class Host(NetworkHost, Protocol):
     """What a job needs of its agent."""
 
     def send_frame(
@@ -44,9 +45,8 @@ class Host(Protocol):
         order: Order,
         owner: str,
         sent: Callable[[], None] | None,
+        stamp: bool = False,
     ) -> None: ...
-
-    def tell_coordinator(self, kind: str, body: dict[str, Any]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -105,6 +105,7 @@ class SiteJob:
         self._workers: dict[int, _Worker] = {}
         self._under_way: dict[int, _UnderWay] = {}
         self._held: dict[int, int] = {}
+        self.network = SiteNetwork(job, site, host)
         self.messages = SiteMessages(
             self.ranks, site, job.deadline_s, send=self._send_message, fault=self.fault
         )
@@ -206,8 +207,12 @@ class SiteJob:
             return
         self._tell("left", worker=worker.index)
 
-    def segment(self, fields: dict[str, Any], scheduler: str) -> None:
-        """All workers of the job have asked: this is what they run next, under this scheduler."""
+    def segment(self, fields: dict[str, Any], scheduler: str, options: dict[str, Any]) -> None:
+        """All workers of the job have asked: this is what they run next, under this scheduler.
+
+        `options` are those of `agents.options`, as plain values.
+        """
+        self.network.configure(options.get("awareness"), options.get("auxiliary"))
         self.counters.segment = str(fields.get("label", ""))
         self.counters.scheduler = scheduler
         self.counters.iteration = -1
@@ -350,8 +355,18 @@ class SiteJob:
                 self._lent_sent(seq)
 
         peer = self.job.members[send.dst]
+        path = self.network.choose(peer, send.path)
+        if path != send.path:
+            header["auxiliary"] = True
         self._host.send_frame(
-            peer, send.path, header, payload.array, order=send.priority, owner=self.job.wire, sent=sent
+            peer,
+            path,
+            header,
+            payload.array,
+            order=send.priority,
+            owner=self.job.wire,
+            sent=sent,
+            stamp=self.network.stamping,
         )
 
     # ---- messages
@@ -404,6 +419,7 @@ class SiteJob:
             under_way.timer.cancel()
         self._under_way.clear()
         self.messages.forget()
+        self.network.close()
         self._held.clear()
         self.held_bytes = self.held_chunks = 0
 

@@ -47,6 +47,7 @@ class FrameStream(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
         self.peer_address = "?"
+        self.sent_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -79,13 +80,16 @@ class FrameStream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.end(f"the connection failed: {exc}" if exc else "it closed the connection")
 
-    def send(self, kind: str, body: dict[str, Any]) -> None:
-        """Queue a frame; nothing happens when the connection has ended."""
+    def send(self, kind: str, body: dict[str, Any]) -> int:
+        """Queue a frame; its bytes. Nothing happens when the connection has ended (0)."""
         if self._ended or self._transport is None:
-            return
-        self._transport.write(wire.encode_bytes({"kind": kind}, wire.pack_body(body)))
+            return 0
+        frame = wire.encode_bytes({"kind": kind}, wire.pack_body(body))
+        self._transport.write(frame)
+        self.sent_bytes += len(frame)
         if self._transport.get_write_buffer_size() > MAX_UNSENT:
             self.end("it reads nothing")
+        return len(frame)
 
     def end(self, reason: str) -> None:
         """Close because of the other end, and report that."""

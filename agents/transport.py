@@ -196,15 +196,18 @@ class Transport:
         order: Order = (),
         owner: str = "",
         sent: Callable[[], None] | None = None,
+        stamp: bool = False,
     ) -> None:
         """Queue a frame for a peer. The payload is not copied: it must not change until `sent` is called.
 
         Args:
             order: the smallest goes first on its lane, equal ones in order of arrival.
             owner: the job, so that `drop` finds what it left behind.
+            stamp: the header ends with the time at which the frame begins to leave.
         """
-        head, view = wire.encode(header, payload)
-        self._lane(LaneId(peer, path, cls)).offer(head, view, order=order, owner=owner, sent=sent)
+        head, view = wire.encode(header, payload, stamp=stamp)
+        lane = self._lane(LaneId(peer, path, cls))
+        lane.offer(head, view, order=order, owner=owner, sent=sent, stamp=stamp)
 
     def drop(self, owner: str) -> None:
         """Forget the owner's waiting frames."""
@@ -225,6 +228,10 @@ class Transport:
     def queue_length(self, first_hop: int) -> int:
         """Frames waiting on all lanes whose path begins at that neighbour."""
         return sum(lane.waiting for lane in self._lanes.values() if self._hop(lane.id) == first_hop)
+
+    def sent_bytes(self, peer: int, path: int) -> int:
+        """What went to a peer over a path, in all classes."""
+        return sum(lane.counters.bytes for lane in self._lanes.values() if lane.id[:2] == (peer, path))
 
     def queue_lengths(self) -> dict[int, int]:
         """`queue_length` of every first hop in use."""

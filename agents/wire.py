@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
@@ -29,6 +29,10 @@ MAX_PAYLOAD: Final = 256 * 1024 * 1024
 # Bytes asked for when a new frame is due. Small frames arrive whole in one read; of a large payload at most
 # this much is copied once more.
 READ_AHEAD: Final = 2048
+# The header's last field in a stamped frame: `Stamp` as a number. msgpack gives it 8 bytes at the very end.
+STAMP: Final = "left"
+_NO_TIME_YET: Final = 1 << 63
+_BEHIND: Final = (False, True, None)
 
 Header = dict[str, Any]
 Allocate = Callable[[Header, int], memoryview]
@@ -59,18 +63,46 @@ def fresh_buffer(header: Header, nbytes: int) -> memoryview:
     return np.empty(nbytes, np.uint8).data if nbytes else memoryview(b"")
 
 
-def encode(header: Mapping[str, Any], payload: Any = b"") -> tuple[bytes, memoryview]:
+def encode(header: Mapping[str, Any], payload: Any = b"", *, stamp: bool = False) -> tuple[bytes, memoryview]:
     """The head of a frame and a byte view of its payload, to be sent one after the other.
 
-    Raises `ProtocolError` when either is over its limit.
+    With `stamp` the header ends with a place for the time of departure, which `stamped` fills in. Raises
+    `ProtocolError` when either is over its limit.
     """
-    packed = msgpack.packb(header)
+    packed = msgpack.packb({**header, STAMP: _NO_TIME_YET} if stamp else header)
     view = as_bytes(payload)
     if len(packed) > MAX_HEADER:
         raise ProtocolError(f"a header of {len(packed)} bytes is over the limit of {MAX_HEADER}")
     if view.nbytes > MAX_PAYLOAD:
         raise ProtocolError(f"a payload of {view.nbytes} bytes is over the limit of {MAX_PAYLOAD}")
     return PREFIX.pack(MAGIC, VERSION, 0, len(packed), view.nbytes) + packed, view
+
+
+class Stamp(NamedTuple):
+    """How a frame began to leave.
+
+    left_ns  when, on the monotonic clock
+    follows  True: bytes before it were still unsent; False: all of them had arrived; None: neither is known
+    """
+
+    left_ns: int
+    follows: bool | None
+
+
+def stamped(head: bytes, stamp: Stamp) -> bytes:
+    """The head of a frame encoded with `stamp`, with its stamp."""
+    number = stamp.left_ns << 2 | _BEHIND.index(stamp.follows)
+    return head[:-8] + number.to_bytes(8, "big")
+
+
+def stamp_of(header: Header) -> Stamp | None:
+    """The stamp of a frame that has one; raises `ProtocolError`."""
+    number = header.get(STAMP)
+    if number is None:
+        return None
+    if not isinstance(number, int) or number < 0 or number & 3 >= len(_BEHIND):
+        raise ProtocolError(f"a frame left at {number!r}")
+    return Stamp(number >> 2, _BEHIND[number & 3])
 
 
 def encode_bytes(header: Mapping[str, Any], payload: Any = b"") -> bytes:

@@ -30,11 +30,13 @@ def fifo(
     """
     chance = random.Random(seed)
     ends = noticed = 0.0
+    first = True
     for queued, size in arrivals:
         left = max(queued, ends - 8 * kernel / rate)
+        follows, first = not first and left < ends, False
         ends = max(ends, left) + 8 * size / rate
         noticed = max(noticed, ends + delay + chance.uniform(0, notice))
-        yield Sample(size, left, noticed)
+        yield Sample(size, left, noticed, follows)
 
 
 def test_vector_v12() -> None:
@@ -104,7 +106,7 @@ def test_a_step_is_followed_within_a_window(factor: float) -> None:
         estimator.observe(sample)
     assert estimator.rate == pytest.approx(100e6)
     after = [
-        Sample(s.size, s.left + last.done, s.done + last.done)
+        Sample(s.size, s.left + last.done, s.done + last.done, s.follows)
         for s in fifo(100e6 * factor, [(0.0, 400_000)] * 6)
     ]
     for sample in after:
@@ -116,15 +118,15 @@ def test_what_only_bounds_the_rate_raises_an_estimate_but_does_not_lower_it() ->
     delay = 0.05
     estimator = Unbiased(delay, window=1)
     # Each message met an idle link, and took little longer than a few round trips.
-    assert estimator.observe(Sample(100_000, 0.0, delay + 0.1)) == pytest.approx(8e6)
-    assert estimator.observe(Sample(100_000, 1.0, delay + 1.2)) is None
+    assert estimator.observe(Sample(100_000, 0.0, 0.1, False)) == pytest.approx(8e6)
+    assert estimator.observe(Sample(100_000, 1.0, 1.2, False)) is None
     assert estimator.rate == pytest.approx(8e6)
-    assert estimator.observe(Sample(100_000, 2.0, delay + 2.05)) == pytest.approx(16e6)
+    assert estimator.observe(Sample(100_000, 2.0, 2.05, False)) == pytest.approx(16e6)
     # Beyond the first round trips of a busy period a slower rate counts.
-    done = 2.05 + delay
+    done = 2.05
     for _ in range(6):
         done += 0.1
-        estimator.observe(Sample(100_000, 2.0, done))
+        estimator.observe(Sample(100_000, 2.0, done, True))
     assert estimator.rate == pytest.approx(8e6)
     assert estimator.age(done + 3.0) == pytest.approx(3.0)
 
@@ -161,3 +163,20 @@ def test_idle_links_are_probed_one_at_a_time_and_used_ones_not() -> None:
     assert idle.due(20.0) == 3
     assert IdleLinks((3,), idle_s=0.0, now=0.0).due(1e9) is None
     assert IdleLinks((), idle_s=1.0, now=0.0).due(1e9) is None
+
+
+def test_a_declared_delay_that_is_too_long_does_no_harm_under_backlog() -> None:
+    estimator = Unbiased(delay_s=0.05)
+    for sample in fifo(40e6, [(0.0, 400_000)] * 40, delay=0.002):
+        estimator.observe(sample)
+    assert estimator.rate == pytest.approx(40e6)
+
+
+def test_where_the_sender_does_not_know_the_times_decide_or_nothing_does() -> None:
+    estimator = Unbiased(delay_s=0.01, window=1)
+    estimator.observe(Sample(100_000, 0.0, 1.0, False))
+    assert estimator.rate == pytest.approx(0.8e6)
+    # Left while the one before was still under way, by more than the delay: back to back.
+    assert estimator.observe(Sample(100_000, 0.98, 1.1, None)) == pytest.approx(8e6)
+    # Left so late that the link may have been idle, or not.
+    assert estimator.observe(Sample(100_000, 1.095, 1.2, None)) is None

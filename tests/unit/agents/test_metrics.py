@@ -27,7 +27,9 @@ def scrape(endpoint: tuple[str, int]) -> dict[tuple[str, tuple[tuple[str, str], 
 def test_what_agents_and_coordinator_show(make_cluster: Any, everywhere: Any) -> None:
     cluster = make_cluster("pair")
     runner = cluster.runner()
-    runner.open_job({"job": "job", "sites": {"dc1": 1, "dc2": 1}})
+    # Every message is timed, and only the first time is reported.
+    awareness = {"estimator": "published", "min_message_bytes": 1000, "window": 1, "report_rate": 1e9}
+    runner.open_job({"job": "job", "sites": {"dc1": 1, "dc2": 1}, "awareness": awareness})
     size = 400_000
     seen: dict[str, Any] = {}
 
@@ -69,6 +71,13 @@ def test_what_agents_and_coordinator_show(make_cluster: Any, everywhere: Any) ->
         assert agent["stormbed_agent_coordinator_connected", ()] == 1
         info = (*job, ("scheduler", "star-first"), ("segment", "a"))
         assert agent["stormbed_agent_segment_info", info] == 1
+        assert agent["stormbed_agent_estimate_bps", (("path", "0"), *job, ("src", peer))] > 0
+        way = (("auxiliary", "0"), ("path", "0"), ("peer", peer), *job)
+        assert agent["stormbed_agent_path_chunks_total", way] == 12
+        assert agent["stormbed_agent_auxiliary_received_chunks_total", job] == 0
+        assert 0 < agent["stormbed_agent_estimate_report_bytes_total", job] < 500
+        assert agent["stormbed_agent_probe_bytes_total", job] == 0
+        assert agent["stormbed_agent_control_sent_bytes_total", ()] > 500
         assert agent["stormbed_agent_synchronisation_seconds_count", job] == 3
         assert 0 < agent["stormbed_agent_synchronisation_seconds_sum", job] < 10
         assert agent["stormbed_agent_synchronisation_seconds_bucket", (("le", "+Inf"), *job)] == 3
@@ -77,6 +86,14 @@ def test_what_agents_and_coordinator_show(make_cluster: Any, everywhere: Any) ->
     assert coordinator["stormbed_coordinator_jobs", ()] == 1
     assert coordinator["stormbed_coordinator_released_collectives_total", job] == 3
     assert coordinator["stormbed_coordinator_policy_version", job] == 1
+    rates = [
+        coordinator["stormbed_coordinator_rate_bps", (("dst", dst), *job, ("src", src))]
+        for src, dst in (("dc1", "dc2"), ("dc2", "dc1"))
+    ]
+    assert all(rate > 0 for rate in rates)
+    assert coordinator["stormbed_coordinator_estimate_reports_total", job] == 2
+    assert coordinator["stormbed_coordinator_replans_total", job] == 0
+    assert coordinator["stormbed_coordinator_sent_bytes_total", (("site", "dc2"),)] > 500
     after = scrape(cluster.addresses.metrics[0])
     assert not any(labels == job for _, labels in after)  # a closed job is gone
 

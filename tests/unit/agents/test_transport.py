@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import socket
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -298,3 +299,29 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def test_a_stamp_is_the_time_of_departure_not_of_queueing() -> None:
+    async def work(pair: Pair) -> None:
+        begun = time.monotonic_ns()
+        for number in range(3):
+            pair.ends[0].send(1, 0, {"n": number}, b"x" * 10, stamp=True)
+        pair.ends[0].send(1, 0, {"n": 3}, b"x" * 10)
+        queued = time.monotonic_ns()  # nothing leaves before the loop has its turn
+        await pair.sinks[1].until(lambda: len(pair.sinks[1].frames) == 4)
+        stamps = [wire.stamp_of(header) for _, _, header, _ in pair.sinks[1].frames]
+        assert stamps.pop() is None
+        times = [begun, queued, *(stamp.left_ns for stamp in stamps), time.monotonic_ns()]
+        assert times == sorted(times)
+        assert [stamp.follows for stamp in stamps[1:]] == [True, True]  # directly after the one before
+
+        async def acknowledged() -> None:
+            while lanes._queued(pair.socket(), lanes.SIOCOUTQ):
+                await asyncio.sleep(0.01)
+
+        await asyncio.wait_for(acknowledged(), 5)
+        pair.ends[0].send(1, 0, {"n": 4}, b"x", stamp=True)
+        await pair.sinks[1].until(lambda: len(pair.sinks[1].frames) == 5)
+        assert wire.stamp_of(pair.sinks[1].frames[4][2]).follows is False
+
+    run(work)

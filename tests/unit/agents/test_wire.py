@@ -133,3 +133,19 @@ def test_bodies_round_trip_and_bad_ones_are_refused() -> None:
     assert wire.unpack_body(memoryview(wire.pack_body(body))) == body
     with pytest.raises(wire.ProtocolError, match="payload is not valid msgpack"):
         wire.unpack_body(memoryview(b"\xc1"))
+
+
+@given(headers, st.integers(0, 2**60), st.sampled_from([True, False, None]))
+@settings(max_examples=60, deadline=None)
+def test_a_stamp_is_filled_in_when_the_frame_leaves(header: dict, ns: int, follows: bool | None) -> None:
+    head, payload = wire.encode(header, b"abc", stamp=True)
+    (frame,) = wire.Decoder().feed(wire.stamped(head, wire.Stamp(ns, follows)) + bytes(payload))
+    assert wire.stamp_of(frame.header) == (ns, follows) and bytes(frame.payload) == b"abc"
+    del frame.header[wire.STAMP]
+    assert frame.header == header and wire.stamp_of(header) is None
+
+
+@pytest.mark.parametrize("nonsense", ["now", -1, 3, 1.5])
+def test_stamps_that_make_no_sense_are_refused(nonsense: object) -> None:
+    with pytest.raises(wire.ProtocolError, match="a frame left at"):
+        wire.stamp_of({wire.STAMP: nonsense})

@@ -18,7 +18,7 @@ DEBIAN_PACKAGES := mininet openvswitch-switch openssh-server openssh-client prom
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup debian testbed down test test-unit test-emulated lint bench demo clean
+.PHONY: help setup debian testbed down test test-unit test-emulated test-ryu lint bench demo clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -67,8 +67,16 @@ lint: $(VENV)/.emulation ## ruff, mypy, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-test: setup lint ## Everything: lint, unit tests, emulated tests (as root)
+test: setup ryu lint ## Everything: lint, unit tests, emulated tests (as root)
 	@$(BIN)/pytest tests
+
+# Ryu itself needs an environment of its own: it wants an older setuptools and does not know this eventlet.
+.PHONY: ryu
+ryu: $(VENV)/.emulation
+	@bash testbed/setup/ryu.sh $(PYTHON)
+
+test-ryu: setup ryu ## The controller on Ryu 4.34 itself (root)
+	@$(BIN)/pytest tests/emulated/test_controller.py -k ryu
 
 test-unit: $(VENV)/.emulation ## Only what needs no root
 	@$(BIN)/pytest tests/unit
@@ -76,9 +84,12 @@ test-unit: $(VENV)/.emulation ## Only what needs no root
 test-emulated: setup ## Only the tests on real testbeds (root)
 	@$(BIN)/pytest tests/emulated
 
-bench: $(VENV)/.emulation ## Measure, and write the tables under docs/
+bench: setup ## Measure, and write the tables under docs/
 	@$(BIN)/python benchmarks/simulation.py
+	@$(BIN)/python benchmarks/packing.py
+	@$(BIN)/python benchmarks/coflow.py
+	@$(BIN)/python benchmarks/network.py
 
 clean: ## Remove what earlier testbeds left and what was built here
 	@if [ -x $(TESTBED) ]; then $(TESTBED) clean; fi
-	@rm -rf $(VENV) .venv-demo build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf $(VENV) .venv-demo .venv-ryu build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -9,7 +9,7 @@ times.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from io import StringIO
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.spec import Compute, LoadedExperiment, Segment
 from testbed.report.measurements import LinkSample
 from testbed.simulation.world import REALISTIC, SECOND, World, WorldOptions
-from topologies.errors import RunFailedError
+from testbed.timeline import Step, steps
+from topologies.errors import CannotHonourError, RunFailedError
+from topologies.model import DirectedLink
 
 Say = Callable[[str], None]
 SAMPLE_NS = SECOND
@@ -78,6 +80,12 @@ class SimulatedRun:
         self._run = run
         self._say = say
         self._training = experiment.spec.training
+        cuts = {entry.action for entry in experiment.spec.timeline} - {"link-set"}
+        if cuts:
+            raise CannotHonourError(
+                f"the simulated world cannot cut links: {', '.join(sorted(cuts))} in the timeline",
+                hint="run it in the emulated world, or leave them out",
+            )
         self.world = World(experiment.topology, job=run.manifest.id, options=options)
         self.world.on_complete = self._completed
         self._ranks: list[list[int]] = [[] for _ in range(self.world.n)]
@@ -94,11 +102,18 @@ class SimulatedRun:
         self._ready_ns = [0] * len(self._rows)
         self._finished = 0
         self._late = False
+        self._links = list(experiment.topology.directed)
+        self._playing = 0  # counts the plays of dynamics, so that an event of an earlier one is known
 
     def execute(self) -> None:
+        spec = self._experiment.spec
         try:
+            if spec.dynamics.replay == "run":
+                self._play(spec.seed)
             for segment in self._experiment.segments:
                 self._conduct(segment)
+                if spec.dynamics.replay == "segment":
+                    self._rewind()
         finally:
             for row, trace in zip(self._rows, self._traces, strict=True):
                 folder = self._run.worker(row.site, row.worker)
@@ -112,6 +127,8 @@ class SimulatedRun:
         self._run.begin_segment(segment.label, clock.now_ns)
         self._segment, self._finished, self._late = segment, 0, False
         self._sampled_ns = clock.now_ns
+        if self._experiment.spec.dynamics.replay == "segment":
+            self._play(segment.seed)
         clock.after(SAMPLE_NS, self._tick)
         began = clock.now_ns
         status: SegmentStatus = "failed"
@@ -127,6 +144,69 @@ class SimulatedRun:
             self._run.end_segment(segment.label, clock.now_ns, status)
             self._segment = None
         self._say(f"{segment.label}: {(clock.now_ns - began) / SECOND:.2f} s of virtual time")
+
+    # ---- links that change
+
+    def _play(self, seed: int) -> None:
+        """From now on dynamics and timeline change the links; see `testbed.timeline.steps`."""
+        spec = self._experiment.spec
+        began = self.world.clock.now_ns
+        self._playing += 1
+        playing = self._playing
+        coming = steps(
+            self._experiment.topology,
+            spec.dynamics,
+            spec.timeline,
+            seed=seed,
+            scale=spec.scale,
+            folder=self._experiment.source.parent,
+        )
+
+        def next_one() -> None:
+            step = next(coming, None)
+            if step is None:
+                return
+            due = began + round(step.t_s * SECOND)
+            if due <= self.world.clock.now_ns:
+                apply(step)
+            else:
+                self.world.clock.at(due, lambda: apply(step))
+
+        def apply(step: Step) -> None:
+            if playing == self._playing:
+                self._change(step.links.values())
+                next_one()
+
+        next_one()
+
+    def _change(self, links: Iterable[DirectedLink]) -> None:
+        now = self.world.clock.now_ns
+        rows = []
+        for link in links:
+            self._links[link.index] = link
+            self.world.network.set_rate(link.index, link.rate.bps)
+            self.world.network.set_delay(link.index, link.delay.ns)
+            rows.append(
+                {
+                    "src": link.src_name,
+                    "dst": link.dst_name,
+                    "rate_bps": link.rate.bps,
+                    "delay_s": link.delay.seconds,
+                    "loss_ratio": link.loss.ratio,
+                    "state": "up",
+                }
+            )
+        self._run.add_changes(now / SECOND, self._segment.label if self._segment else "", rows)
+
+    def _rewind(self) -> None:
+        """Every link as declared again, and nothing more of what was to come."""
+        self._playing += 1
+        declared = self._experiment.topology.directed
+        for link in declared:
+            if self._links[link.index] != link:
+                self._links[link.index] = link
+                self.world.network.set_rate(link.index, link.rate.bps)
+                self.world.network.set_delay(link.index, link.delay.ns)
 
     # ---- iterations
 
@@ -208,9 +288,7 @@ class SimulatedRun:
             return
         network.settle()
         samples = []
-        for link, carried, before in zip(
-            self._experiment.topology.directed, network.carried_bits, self._sampled_bits, strict=True
-        ):
+        for link, carried, before in zip(self._links, network.carried_bits, self._sampled_bits, strict=True):
             # On the wire, as the emulated links count: payload and what is lost around it.
             bits = (carried - before) / network.efficiency
             samples.append(

@@ -1,0 +1,135 @@
+"""Measuring links while training on a real testbed, and new plans when they change."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.control import CoordinatorClient
+
+pytestmark = pytest.mark.emulated
+
+RATE = 40e6
+NETWORK = {
+    "name": "three",
+    "defaults": {"rate": "40mbit", "delay": "2ms"},
+    "sites": {"dc1": {}, "dc2": {}, "dc3": {}},
+    "links": [
+        {"endpoints": ["dc1", "dc2"]},
+        {"endpoints": ["dc2", "dc3"]},
+        {"endpoints": ["dc1", "dc3"]},
+    ],
+}
+
+
+class Training:
+    """Numpy workers, one a site, that compare every sum; use as a context manager.
+
+    Args:
+        standing: the testbed.
+        out: where the workers write.
+    """
+
+    def __init__(self, standing: Any, out: Path, **job: Any) -> None:
+        self.standing = standing
+        self.names = list(standing.info.sites)
+        self.client = CoordinatorClient(*standing.info.coordinator)
+        self.client.open_job(
+            {"job": "j", "sites": dict.fromkeys(self.names, 1), "chunk_elements": 25_000, **job}
+        )
+        self.pids: dict[str, int] = {}
+        for rank, site in enumerate(self.names):
+            folder = out / site
+            folder.mkdir(parents=True)
+            environment = {
+                "STORMBED_RUN_DIR": str(standing.info.run_dir),
+                "STORMBED_SITE": site,
+                "STORMBED_JOB": "j",
+                "STORMBED_WORKER": "0",
+                "STORMBED_OUT": str(folder),
+                "RANK": str(rank),
+                "WORLD_SIZE": str(len(self.names)),
+                "OMP_NUM_THREADS": "1",
+            }
+            started = standing.client.call(
+                "spawn",
+                site=site,
+                argv=[sys.executable, "-m", "agents.numpy_worker"],
+                env=environment,
+                log=str(folder / "worker.log"),
+            )
+            self.pids[site] = started["pid"]
+        self._pool = ThreadPoolExecutor(1)
+
+    def start(self, **segment: Any) -> Future[dict[str, Any]]:
+        """Begin a segment; its end gives the runner's answer, or why a sum was wrong."""
+        fields = {"scheduler": "netstorm", "elements": 1_000_000, **segment}
+        return self._pool.submit(self.client.run_segment, "j", fields, timeout=90)
+
+    def status(self) -> dict[str, Any]:
+        (job,) = self.client.status()["jobs"]
+        return job
+
+    def until(self, condition: Callable[[dict[str, Any]], Any], what: str, seconds: float) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while True:
+            status = self.status()
+            if condition(status):
+                return status
+            assert status["failure"] is None
+            assert time.monotonic() < deadline, f"waited {seconds} s for {what}: {status}"
+            time.sleep(0.1)
+
+    def __enter__(self) -> Training:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self.client.close_job("j")
+        else:
+            self.client.abort("j", "the test has failed")
+        self._pool.shutdown()
+        self.client.close()
+
+
+def test_a_link_that_slows_down_to_a_quarter_is_noticed_and_planned_around(
+    bring: Any, tmp_path: Path
+) -> None:
+    testbed = bring(NETWORK)
+    awareness = {"estimator": "unbiased", "check_period_s": 0.5, "probe_idle_s": 2.0}
+    with Training(testbed, tmp_path) as training:
+        segment = training.start(label="change", iterations=50, elements=500_000, awareness=awareness)
+
+        def measured(status: dict[str, Any], link: str) -> float | None:
+            found = (status["network"] or {"measured": {}})["measured"].get(link)
+            return None if found is None else found["rate_bps"]
+
+        training.until(
+            lambda s: all(measured(s, link) for link in ("dc1>dc2", "dc2>dc1", "dc2>dc3")), "estimates", 40
+        )
+        before = training.status()
+        for link in ("dc1>dc2", "dc2>dc1"):
+            assert 0.6 * RATE < measured(before, link) < 1.1 * RATE
+        changed_ns = time.monotonic_ns()
+        testbed.client.call("link_set", src="dc1", dst="dc2", both=True, rate="10mbit")
+        training.until(
+            lambda s: any(entry["monotonic_ns"] > changed_ns for entry in s["policies"]), "a new policy", 30
+        )
+        after = training.status()
+        assert after["network"]["replans"] >= 1
+        for link in ("dc1>dc2", "dc2>dc1"):
+            assert measured(after, link) < 0.5 * RATE
+        done = segment.result(90)
+        in_force = min(e["monotonic_ns"] for e in done["policies"] if e["monotonic_ns"] > changed_ns)
+        seconds = (in_force - changed_ns) / 1e9
+        assert seconds < 15
+        assert 0 < done["network"]["report_bytes"] < 100_000
+    # The workers compared every sum: one that is wrong ends its segment with the place.
+    for site in training.names:
+        assert (tmp_path / site / "worker.log").read_text() == ""

@@ -71,6 +71,11 @@ class Fabric:
         """A switch whose ports all have one rate: rates in priority order are then all or nothing."""
         return self.routes is None and len(set(self.capacity)) == 1
 
+    @cached_property
+    def longest(self) -> int:
+        """The most links that a flow crosses."""
+        return 2 if self.routes is None else max(map(len, self.routes.values()), default=0)
+
     def route(self, src: int, dst: int) -> tuple[int, ...]:
         if self.routes is None:
             if not (0 <= src < self.ports and 0 <= dst < self.ports):

@@ -1,6 +1,7 @@
 """The simulator once more, small and exact: for hand-computed vectors and to check the fast engines.
 
-Any numbers, rationals too; rates are renewed at every arrival and every end of a flow.
+Any numbers, rationals too; rates are renewed at every arrival and every end of a flow, the order as in the
+simulator. Rankings that are over at a time (Sincronia's epochs) are not renewed then.
 """
 
 from __future__ import annotations
@@ -8,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agents.coflow.base import Allocation, Coflow, CoflowError, Job, Number, Ordering, Stage, View, largest
+from agents.coflow.base import (
+    Allocation,
+    Coflow,
+    CoflowError,
+    Job,
+    Number,
+    Ordering,
+    Ranking,
+    Stage,
+    View,
+    largest,
+)
 from agents.coflow.fabric import Fabric, Flow, merged
 from agents.coflow.rates import Backlog, greedy, max_min
 
@@ -43,10 +55,13 @@ def completion_times(
     }
     finish: dict[int, Number] = {}
     now: Number = 0
+    ranked: list[int] | None = None
+    ranking = Ranking(())
     while len(finish) < len(arrivals):
         active = [k for k, arrival in enumerate(arrivals) if arrival.time <= now and k not in finish]
-        view = _view(fabric, arrivals, flows, left, active, now)
-        ranking = ordering.order(view)
+        passed = any(amount <= _sent(k, flows, left) for k, amount in ranking.watch.items())
+        if active != ranked or passed:
+            ranking, ranked = ordering.order(_view(fabric, arrivals, flows, left, active, now)), active
         free = dict(enumerate(fabric.capacity))
         rates: dict[FlowId, Number] = {}
         for members in ranking.classes:

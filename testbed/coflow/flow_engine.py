@@ -1,0 +1,186 @@
+"""Rates of every flow on any routes: greedy, MADD or fair within classes, at a stated cadence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from agents.coflow.base import Allocation, Ranking
+from agents.coflow.fabric import Fabric
+from testbed.coflow.demand import Array, Demand, link_seconds
+from testbed.coflow.waterfill import max_min, switch_levels
+
+# Seconds: what ends within this counts as ending now.
+_INSTANT = 1e-9
+# Relative to a link's capacity: what is left of it that is rounding.
+_NOTHING = 1e-9
+
+
+@dataclass(eq=False)
+class _Coflow:
+    number: int
+    demand: Demand
+    routes: Array
+    left: Array
+    rates: Array
+
+
+class FlowEngine:
+    """An engine of `testbed.coflow.simulator`.
+
+    refresh_s  rates are renewed at every coflow's arrival and end, and besides: 0 = at every end of a flow,
+               else every so many seconds (infinity: not). In between, what a flow that has ended leaves free
+               stays unused.
+    """
+
+    def __init__(self, fabric: Fabric, allocation: Allocation, refresh_s: float = 0.0) -> None:
+        self._fabric = fabric
+        self._allocation = allocation
+        self._refresh = refresh_s
+        # The last link is the one that fills up short routes.
+        self._capacity = np.array([*(float(rate) for rate in fabric.capacity), inf])
+        self._slack = np.where(np.isinf(self._capacity), 0.0, _NOTHING * self._capacity)
+        self._now = 0.0
+        self._coflows: dict[int, _Coflow] = {}
+        self._ranking = Ranking(())
+        self._renew_at = inf
+        self._levels = (self._capacity[: fabric.ports].copy(), self._capacity[fabric.ports : -1].copy())
+
+    def add(self, number: int, demand: Demand) -> None:
+        self._coflows[number] = _Coflow(
+            number, demand, demand.routes(self._fabric), demand.size.copy(), np.zeros(len(demand))
+        )
+
+    def rank(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self._renew()
+
+    def next(self) -> float:
+        soonest = self._renew_at
+        for coflow in self._coflows.values():
+            soonest = min(soonest, self._now + self._wait(coflow))
+        return soonest
+
+    def advance(self, now: float) -> list[int]:
+        passed = max(now - self._now, 0.0)
+        self._now = now
+        done = []
+        flow_ended = False
+        for coflow in list(self._coflows.values()):
+            moving = coflow.rates > 0
+            coflow.left -= coflow.rates * passed
+            over = moving & (coflow.left <= coflow.rates * _INSTANT)
+            if over.any():
+                flow_ended = True
+                coflow.left[over] = 0.0
+                coflow.rates[over] = 0.0
+                if not coflow.left.any():
+                    del self._coflows[coflow.number]
+                    done.append(coflow.number)
+        if done or (flow_ended and self._refresh == 0) or now >= self._renew_at - _INSTANT:
+            self._renew()
+        return done
+
+    def loads(self, number: int) -> dict[int, float]:
+        coflow = self._coflows[number]
+        return link_seconds(coflow.routes, coflow.left, self._fabric)
+
+    def sent(self, number: int) -> float:
+        coflow = self._coflows[number]
+        return float(coflow.demand.bytes - coflow.left.sum())
+
+    def rate(self, number: int) -> float:
+        return float(self._coflows[number].rates.sum())
+
+    def _wait(self, coflow: _Coflow) -> float:
+        """Seconds until something of a coflow ends: a flow, or with a cadence the whole of it."""
+        live = coflow.left > 0
+        rates = coflow.rates[live]
+        if self._refresh == 0:
+            moving = rates > 0
+            return float((coflow.left[live][moving] / rates[moving]).min(initial=inf))
+        if not (rates > 0).all():
+            return inf
+        return float((coflow.left[live] / rates).max())
+
+    def _renew(self) -> None:
+        self._renew_at = self._now + self._refresh if self._refresh > 0 and self._coflows else inf
+        free = self._capacity.copy()
+        classes = [
+            [self._coflows[number] for number in members if number in self._coflows]
+            for members in self._ranking.classes
+        ]
+        for members in classes:
+            for coflow in members:
+                coflow.rates[:] = 0.0
+        if self._allocation == "madd":
+            self._madd([coflow for members in classes for coflow in members], free)
+            return
+        for members in classes:
+            if len(members) == 1 and self._allocation == "greedy":
+                self._fill(members[0], free)
+            elif members:
+                self._fair(members, free)
+
+    def _fair(self, members: list[_Coflow], free: Array) -> None:
+        live = [np.flatnonzero(coflow.left > 0) for coflow in members]
+        routes = np.concatenate([c.routes[own] for c, own in zip(members, live, strict=True)])
+        if self._fabric.routes is None:
+            ports = self._fabric.ports
+            src, dst = routes[:, 0], routes[:, 1] - ports
+            count = np.zeros((ports, ports))
+            np.add.at(count, (src, dst), 1.0)
+            send, receive = np.maximum(free[:ports], 0.0), np.maximum(free[ports:-1], 0.0)
+            x, y = self._levels = switch_levels(count, send, receive, self._levels)
+            rates = np.minimum(x[src], y[dst])
+            np.subtract.at(free, routes.ravel(), np.repeat(rates, 2))
+        else:
+            rates = max_min(routes, free)
+        start = 0
+        for coflow, own in zip(members, live, strict=True):
+            coflow.rates[own] = rates[start : start + len(own)]
+            start += len(own)
+
+    def _fill(self, coflow: _Coflow, free: Array) -> None:
+        """Flow after flow takes (or adds) all that its links have left."""
+        where = np.flatnonzero((coflow.left > 0) & (free > self._slack)[coflow.routes].all(axis=1))
+        while len(where):
+            flow = where[0]
+            links = coflow.routes[flow]
+            rate = free[links].min()
+            coflow.rates[flow] += rate
+            free[links] -= rate
+            where = where[1:]
+            where = where[(free > self._slack)[coflow.routes[where]].all(axis=1)]
+
+    def _madd(self, order: list[_Coflow], free: Array) -> None:
+        """MADD in order; what is left goes first to those that got nothing, evenly, then in order of arrival.
+
+        As in the public coflowsim.
+        """
+        skipped = []
+        links = len(free)
+        for coflow in order:
+            load = np.bincount(
+                coflow.routes.ravel(), np.repeat(coflow.left, coflow.routes.shape[1]), minlength=links
+            )
+            used = load > 0
+            if (free[used] <= self._slack[used]).any():
+                skipped.append(coflow)
+                continue
+            seconds = (load[used] / free[used]).max()
+            coflow.rates[:] = coflow.left / seconds
+            free[used] -= load[used] / seconds
+        for coflow in skipped:
+            live = coflow.left > 0
+            routes = coflow.routes[live]
+            flows = np.bincount(routes.ravel(), minlength=links)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                share = np.where(flows > 0, np.maximum(free, 0.0) / flows, inf)
+            rates = share[routes].min(axis=1)
+            coflow.rates[live] = rates
+            np.subtract.at(free, routes.ravel(), np.repeat(rates, routes.shape[1]))
+        for coflow in sorted(order, key=lambda coflow: coflow.number):
+            self._fill(coflow, free)

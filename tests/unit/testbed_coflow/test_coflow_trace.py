@@ -1,0 +1,217 @@
+"""The public coflow trace format, and the published trace where it is at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from agents.coflow.base import largest
+from agents.coflow.fabric import Fabric
+from testbed.cli import build
+from testbed.coflow.result import run_trace
+from testbed.coflow.trace import MEGABYTE, Trace, parse_trace, read_trace
+from topologies.errors import InvalidFileError, StormbedError, UsageError
+
+RATE = 128 * MEGABYTE
+SMALL = """4 4
+1 0 1 0 1 1:128.0
+2 0 2 0 1 1 2:256.0
+3 500 1 0 1 1:64.0
+4 60000 3 0 1 2 1 3:100.0
+"""
+
+
+def test_sizes_are_rounded_up_to_a_multiple_of_the_mappers() -> None:
+    coflow = parse_trace("10 1\n7 1000 2 3 5 2 0:10.0 9:3.0\n").coflows[0]
+    flows = zip(coflow.demand.src, coflow.demand.dst, coflow.demand.size / MEGABYTE, strict=True)
+    assert (coflow.id, coflow.arrival_s) == (7, 1.0)
+    assert sorted(flows) == [(3, 0, 5), (3, 9, 2), (5, 0, 5), (5, 9, 2)]
+
+
+def test_coflows_come_in_order_of_arrival_and_repeated_reducers_add_up() -> None:
+    trace = parse_trace("2 2\n5 30 1 0 2 1:1 1:2\n\n6 10 1 1 1 0:1\n")
+    assert [coflow.id for coflow in trace.coflows] == [6, 5]
+    assert trace.coflows[1].demand.size.tolist() == [3 * MEGABYTE]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("1 0 2 0 1", "line 3: ends after 5 words where the count of reducers should be"),
+        ("1 0 2 0", "line 3: ends after 4 words where the mapper should be"),
+        ("1 0 1 0 2 1:5", "line 3: ends after 6 words where the reducer should be"),
+        ("1 0 1 0 1 1:5 2:6", "line 3: 1 words too many, from '2:6' on"),
+        ("1 0 1 0 1 1:-5", "line 3: the size for reducer 1 is -5"),
+        ("1 0 1 0 1 1:nan", "line 3: the size for reducer 1 is nan"),
+        ("1 0 1 0 1 1:much", "line 3: the size for reducer 1 is 'much', not a number"),
+        ("1 0 1 0 1 1", "line 3: the reducer is '1', not location:megabytes"),
+        ("1 0 1 0 1 4:5", "line 3: the reducer is '4', not a port of 0..3"),
+        ("1 0 1 -1 1 1:5", "line 3: the mapper is '-1', not a port of 0..3"),
+        ("1 -3 1 0 1 1:5", "line 3: the arrival is -3"),
+        ("1 soon 1 0 1 1:5", "line 3: the arrival is 'soon', not a number"),
+        ("one 0 1 0 1 1:5", "line 3: the id is 'one', not a whole number"),
+        ("1 0 0 1 1:5", "line 3: the count of mappers is 0, less than 1"),
+        ("1 0 -2 1 1:5", "line 3: the count of mappers is -2, less than 1"),
+        ("1 0 1 0 0", "line 3: the count of reducers is 0, less than 1"),
+        ("1 0 1 0 1 1:0", "line 3: all its sizes are 0"),
+        ("9 0 1 0 1 1:5", "line 3: coflow 9 again"),
+    ],
+)
+def test_a_bad_line_is_named(line: str, says: str) -> None:
+    with pytest.raises(InvalidFileError) as error:
+        parse_trace(f"4 2\n9 0 1 0 1 1:5\n{line}\n", "jobs.txt")
+    assert str(error.value).startswith(f"jobs.txt, {says}")
+    assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "trace is empty"),
+        ("4\n", "trace, line 1: ends after 1 words where the coflows should be"),
+        ("4 1 1\n", "trace, line 1: 1 words too many"),
+        ("0 1\n", "trace, line 1: the ports is 0"),
+        ("4 3\n9 0 1 0 1 1:5\n", "trace, line 1: 3 coflows declared, 1 lines follow"),
+        ("4 1\n1 0 1 0 1 1:5\n2 0 1 0 1 1:5\n", "trace, line 1: 1 coflows declared, 2 lines follow"),
+    ],
+)
+def test_a_bad_head_is_named(text: str, says: str) -> None:
+    with pytest.raises(InvalidFileError) as error:
+        parse_trace(text)
+    assert str(error.value).startswith(says)
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFileError, match="cannot read"):
+        read_trace(tmp_path / "absent.txt")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"4 1\n\xff\xfe")
+    with pytest.raises(InvalidFileError, match="byte 4 is not ASCII"):
+        read_trace(binary)
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        # Ports in seconds: 1 = 0->1: 1. 2 = 0->2, 1->2: 1 each. 3, at 0.5 = 0->1: 0.5. 4 = alone, 3 x 0.27.
+        ("fifo", [1.0, 2.0, 2.0]),
+        ("sincronia", [1.0, 2.5, 1.0]),
+        ("fair", [2.5, 2.5, 1.5]),
+    ],
+)
+def test_a_small_trace_by_hand(policy: str, seconds: list[float]) -> None:
+    result, done = run_trace(parse_trace(SMALL), policy, RATE)
+    assert [done[number].cct for number in (1, 2, 3)] == pytest.approx(seconds, abs=1e-6)
+    assert done[4].cct == pytest.approx(3 * 34 / 128)
+    assert result.mean_cct_s == pytest.approx(statistics.fmean([*seconds, 3 * 34 / 128]))
+    assert result.coflows == 4
+
+
+def verb(*arguments: str) -> tuple[int, str]:
+    outcome = CliRunner().invoke(build(), ["coflow", *arguments])
+    if outcome.exception is not None and not isinstance(outcome.exception, SystemExit):
+        if isinstance(outcome.exception, StormbedError):
+            return outcome.exception.exit_code, str(outcome.exception)
+        raise outcome.exception
+    return outcome.exit_code, outcome.output
+
+
+def test_the_verb_prints_what_programs_read(tmp_path: Path) -> None:
+    path = tmp_path / "small.txt"
+    path.write_text(SMALL)
+    code, text = verb(str(path), "--policy", "varys", "--format", "json")
+    document = json.loads(text)
+    assert code == 0
+    assert [document[key] for key in ("schema", "policy", "cadence_s", "coflows")] == [1, "varys", 0.125, 4]
+    assert 0 < document["mean_cct_s"] <= document["p95_cct_s"]
+    code, text = verb(str(path), "--policy", "varys", "--refresh", "events", "--format", "json")
+    assert json.loads(text)["cadence_s"] is None
+    code, slow = verb(str(path), "--policy", "fifo", "--port-rate", "64MB/s", "--format", "json")
+    assert json.loads(slow)["cadence_s"] == 0
+    code, text = verb(str(path), "--policy", "beamer")
+    assert code == 0
+    assert text.split()[:5] == ["policy", "cadence_s", "coflows", "mean_cct_s", "p95_cct_s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--policy", "sinkronia"), "unknown ordering 'sinkronia' (did you mean sincronia?)"),
+        (("--port-rate", "128"), "a port rate of 128 has no unit"),
+        (("--port-rate", "0MB/s"), "ports that carry 0MB/s"),
+        (("--refresh", "often"), "a refresh of 'often'"),
+        (("--refresh", "-1"), "a refresh of '-1'"),
+        (("--option", "static"), "--option static"),
+        (("--policy", "varys", "--refresh", "0"), "MADD at every end of a flow"),
+        (("--policy", "varys", "--option", "steady=true"), "varys has no option 'steady'"),
+    ],
+)
+def test_the_verb_refuses_what_it_cannot_take(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    path = tmp_path / "small.txt"
+    path.write_text(SMALL)
+    code, text = verb(str(path), *arguments)
+    assert code == 2
+    assert text.startswith(says)
+
+
+@pytest.fixture(scope="module")
+def published() -> Trace:
+    path = os.environ.get("STORMBED_COFLOW_TRACE")
+    if not path:
+        pytest.skip(
+            "STORMBED_COFLOW_TRACE names no file; unverified: the checksums of FB2010-1Hr-150-0.txt and the "
+            "reference completion times on it"
+        )
+    return read_trace(Path(path))
+
+
+def test_checksums_of_the_published_trace(published: Trace) -> None:
+    coflows = published.coflows
+    megabytes = {coflow.id: coflow.demand.bytes / MEGABYTE for coflow in coflows}
+    fabric = Fabric.switch(published.ports, float(MEGABYTE))
+    loads = {coflow.id: coflow.demand.loads(fabric) for coflow in coflows}
+    gamma = {number: largest(own) for number, own in loads.items()}
+    assert (published.ports, len(coflows)) == (150, 526)
+    assert sum(len(coflow.demand) for coflow in coflows) == 706_397
+    assert sum(megabytes.values()) == 35_533_534
+    assert sum(len(coflow.demand) == 1 for coflow in coflows) == 123
+    assert coflows[-1].arrival_s == 3629.235
+    assert statistics.median(megabytes.values()) == 25
+    assert max(megabytes.values()) == 8_501_205
+    total = np.zeros(300)
+    for own in loads.values():
+        total[list(own)] += list(own.values())
+    assert (total[:150].max(), total[150:].max()) == (258_014, 440_422)
+    assert total[:150].mean() / 128 == pytest.approx(1850.7, abs=0.05)
+    assert [gamma[k] for k in (1, 4, 5, 9, 12, 14, 16, 19)] == [1, 3095, 64, 364, 20580, 137, 119, 186]
+    assert sum(gamma.values()) == 967_927
+    assert statistics.fmean(gamma.values()) / 128 == pytest.approx(14.376, abs=0.0005)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("policy", "allocation", "mean"),
+    [
+        ("sincronia", "greedy", 21.84),
+        ("varys", "greedy", 21.44),
+        ("fifo", "greedy", 343.0),
+        ("fair", "fair", 56.2),
+    ],
+)
+def test_reference_means_on_the_published_trace(
+    published: Trace, policy: str, allocation: str, mean: float
+) -> None:
+    result, _ = run_trace(published, policy, RATE, allocation=allocation)  # type: ignore[arg-type]
+    assert result.mean_cct_s == pytest.approx(mean, rel=0.02)
+    assert result.cadence_s == 0
+
+
+def test_options_are_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="fair has no option 'static'"):
+        run_trace(parse_trace(SMALL), {"name": "fair", "options": {"static": True}}, RATE)

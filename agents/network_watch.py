@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agents.auxiliary import Detours, spare_detours
@@ -121,7 +122,7 @@ class NetworkWatch:
             self._offer_detours(rates)
             return False
         self._snapshot = rates
-        if proposed != self.plan:
+        if _unscored(proposed) != _unscored(self.plan):
             self.replans += 1
             self.plan = proposed
             self._use_plan(proposed)
@@ -169,3 +170,8 @@ class NetworkWatch:
                 for (u, v), found in self.matrix.estimates.items()
             },
         }
+
+
+def _unscored(plan: Plan) -> Plan:
+    """A plan without what it was ranked by, which moves with every rate and which no site acts on."""
+    return replace(plan, trees=tuple(replace(tree, score=0.0) for tree in plan.trees))

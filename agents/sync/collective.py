@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,9 +20,21 @@ Source = Callable[[Chunk], Payload]
 """Gives this site's contribution to a chunk. Called once per chunk, at the release or later."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What a run of chunks has in common: the policy and what follows from it."""
+
+    policy: Policy
+    key: Key
+    window: int | None
+    due_s: float  # when its first chunk is due
+    bits: float
+
+
 @dataclass(slots=True)
 class _ChunkState:
     chunk: Chunk
+    stage: _Stage
     role: Role
     awaited: int  # bit mask of the children whose partial sum is still missing
     own_missing: bool
@@ -33,7 +46,7 @@ class _ChunkState:
 class CollectiveAtSite:
     """State of one collective at `site` from `begin` to `Complete`; drives nothing by itself.
 
-    policy      the policy it runs under; None before the release
+    policy      the policy it runs under (its last chunks, after a switch); None before the release
     sources     part -> where this site's contribution comes from
     duplicates  messages that were dropped because they had been handled before
     """
@@ -52,8 +65,8 @@ class CollectiveAtSite:
         self._duplicates = 0
         self._chunks: list[_ChunkState] = []
         self._left = 0  # chunks that are not both merged and finished
-        self._key: Key | None = None
-        self._window: int | None = None
+        self._begun = 0  # own contributions were sent up to this chunk
+        self._frozen: int | None = None  # own contributions from this chunk on wait for a switch
         self._finished = 0  # chunks whose result has passed here, or will not
         self._ahead: list[int] = []  # heap of own contributions that the window holds back, by chunk
 
@@ -78,8 +91,6 @@ class CollectiveAtSite:
 
     def start(self, policy: Policy, actions: list[SiteAction]) -> None:
         """The release: build the chunk table and feed the contributions that are there."""
-        n = len(self.site_names)
-        masks = [(site_mask(p.contributors, n), site_mask(p.targets, n)) for p in self.spec.parts]
         self.policy = policy
         if policy.per_transfer(self.spec):
             names = self.site_names
@@ -87,18 +98,72 @@ class CollectiveAtSite:
             for part in sorted(self.sources):
                 self._offer(self.transfers, part, actions)
             return
-        self._key = policy.link_key(self.seq, self.spec)
-        self._window = policy.window(self.spec)
-        for chunk in policy.chunk_table(self.spec):
-            role = policy.relations[chunk.tree].role(self.site, *masks[chunk.part])
+        bits = 8.0 * self.spec.nbytes
+        stage = _Stage(policy, policy.link_key(self.seq, self.spec), policy.window(self.spec), 0.0, bits)
+        self._lay_out(stage, policy.chunk_table(self.spec), actions)
+
+    def _lay_out(self, stage: _Stage, table: tuple[Chunk, ...], actions: list[SiteAction]) -> None:
+        n = len(self.site_names)
+        masks = [(site_mask(p.contributors, n), site_mask(p.targets, n)) for p in self.spec.parts]
+        first = len(self._chunks)
+        for chunk in table:
+            role = stage.policy.relations[chunk.tree].role(self.site, *masks[chunk.part])
             passes = role.deliver or bool(role.down_to)
-            state = _ChunkState(chunk, role, role.up_from, role.own, not role.merges, not passes)
+            state = _ChunkState(chunk, stage, role, role.up_from, role.own, not role.merges, not passes)
             self._chunks.append(state)
             self._left += not (state.merged and state.finished)
             self._finished += state.finished
-        for state in self._chunks:
+        for state in self._chunks[first:]:
             if state.own_missing and state.chunk.part in self.sources:
                 self._add_own(state, actions)
+
+    def promise(self) -> tuple[int, int]:
+        """(limit, total): chunks from `limit` on have not been sent by this site's own doing and will not be
+        before a switch. Where contributions are not held back by a window that is the end.
+        """
+        total = len(self._chunks)
+        if self._frozen is None:
+            window = self._chunks[-1].stage.window if self._chunks else None
+            # An earlier part may have run under a wider window than the last.
+            ahead = total if window is None else max(self._begun, self._finished + window)
+            self._frozen = min(total, ahead)
+        return self._frozen, total
+
+    @property
+    def promised(self) -> bool:
+        """Whether a switch may come: then chunks of a newer policy may be ahead of it."""
+        return self._frozen is not None
+
+    @property
+    def versions(self) -> set[int]:
+        """The policies under which its chunks run."""
+        return {state.stage.policy.version for state in self._chunks}
+
+    def switch(self, limit: int, policy: Policy | None, actions: list[SiteAction]) -> None:
+        """Run the chunks from `limit` on under another policy; with none, go on as before.
+
+        Every site has promised that none of them was begun, so they can be cut anew.
+        """
+        self._frozen = None
+        if policy is not None:
+            kept, dropped = self._chunks[:limit], self._chunks[limit:]
+            for state in dropped:
+                if state.awaited != state.role.up_from:
+                    raise ProtocolError(f"chunk {state.chunk.index} was begun, but is to change its policy")
+                self._left -= not (state.merged and state.finished)
+                self._finished -= state.finished
+            self._chunks = kept
+            self._ahead = [index for index in self._ahead if index < limit]
+            heapq.heapify(self._ahead)
+            before = tuple(state.chunk for state in kept)
+            last = kept[-1].stage
+            due_s = last.due_s + last.policy.span_s(last.bits) * kept[-1].chunk.position
+            table = policy.rest_table(self.spec, before)
+            bits = 8.0 * item_size(self.spec.dtype) * sum(chunk.size for chunk in table)
+            key = policy.link_key(self.seq, self.spec, bits=bits, due_s=due_s)
+            self.policy = policy
+            self._lay_out(_Stage(policy, key, policy.window(self.spec), due_s, bits), table, actions)
+        self._offer_ahead(actions)
 
     def contribute(self, part: int, source: Source, actions: list[SiteAction]) -> None:
         """The contribution to one part is there, before or after the release."""
@@ -112,8 +177,8 @@ class CollectiveAtSite:
 
     def handle(self, message: ChunkMessage, actions: list[SiteAction]) -> None:
         """A chunk from a peer, after the release. ProtocolError when no correct peer sends it."""
-        self._check_version(message)
         if self.transfers is not None:
+            self._check_version(message, self._running_policy())
             self.transfers.handle(message, actions)
             return
         state = self._checked(message)
@@ -180,8 +245,7 @@ class CollectiveAtSite:
         mine = [chunk for chunk in transfers.chunks if chunk.part == part]
         transfers.offer({chunk.index: self.sources[part](chunk) for chunk in mine}, actions)
 
-    def _check_version(self, message: ChunkMessage) -> None:
-        policy = self._running_policy()
+    def _check_version(self, message: ChunkMessage, policy: Policy) -> None:
         if message.version != policy.version:
             age = "older" if message.version < policy.version else "newer"
             raise ProtocolError(
@@ -190,7 +254,11 @@ class CollectiveAtSite:
             )
 
     def _checked(self, message: ChunkMessage) -> _ChunkState:
-        if not 0 <= message.chunk < len(self._chunks):
+        known = 0 <= message.chunk < len(self._chunks)
+        self._check_version(
+            message, self._chunks[message.chunk].stage.policy if known else self._running_policy()
+        )
+        if not known:
             raise ProtocolError(f"{self._describe(message)}: there are only {len(self._chunks)} chunks")
         state = self._chunks[message.chunk]
         chunk = state.chunk
@@ -207,9 +275,11 @@ class CollectiveAtSite:
 
     def _add_own(self, state: _ChunkState, actions: list[SiteAction]) -> None:
         leaf = not state.role.up_from and state.role.up_to is not None
-        if leaf and self._window is not None and state.chunk.index >= self._finished + self._window:
+        if leaf and state.chunk.index >= self._limit(state):
             heapq.heappush(self._ahead, state.chunk.index)
             return
+        if leaf:
+            self._begun = max(self._begun, state.chunk.index + 1)
         state.own_missing = False
         self._add(state, self.sources[state.chunk.part](state.chunk), actions)
 
@@ -239,13 +309,21 @@ class CollectiveAtSite:
         self._finished += not state.finished
         state.finished = True
         self._left -= 1
-        if self._window is not None:
-            while self._ahead and self._ahead[0] < self._finished + self._window:
-                self._add_own(self._chunks[heapq.heappop(self._ahead)], actions)
+        if self._ahead:
+            self._offer_ahead(actions)
+
+    def _limit(self, state: _ChunkState) -> float:
+        """The chunk from which on own contributions are held back where this site is a leaf."""
+        window = state.stage.window
+        limit = math.inf if window is None else self._finished + window
+        return limit if self._frozen is None else min(limit, self._frozen)
+
+    def _offer_ahead(self, actions: list[SiteAction]) -> None:
+        while self._ahead and self._ahead[0] < self._limit(self._chunks[self._ahead[0]]):
+            self._add_own(self._chunks[heapq.heappop(self._ahead)], actions)
 
     def _send(self, state: _ChunkState, direction: Direction, dst: int, payload: Payload) -> Send:
-        policy, chunk = self._running_policy(), state.chunk
-        assert self._key is not None, "set with the policy"
+        policy, chunk = state.stage.policy, state.chunk
         return Send(
             dst,
             ChunkMessage(
@@ -260,7 +338,7 @@ class CollectiveAtSite:
                 payload=payload,
             ),
             policy.path(self.site, dst),
-            self._key(chunk, direction, self.site, dst),
+            state.stage.key(chunk, direction, self.site, dst),
         )
 
     # ---- helpers

@@ -12,13 +12,33 @@ policy with `from_seq` = (highest collective begun anywhere) + 2 and let the sit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction, SendToSite, Waiting
-from agents.sync.messages import Abort, PlanAck, ProtocolError, Ready, Release, ToCoordinator, TransferMessage
+from agents.sync.messages import (
+    Abort,
+    PlanAck,
+    ProtocolError,
+    Ready,
+    Release,
+    SwitchMessage,
+    ToCoordinator,
+    TransferMessage,
+)
 from agents.sync.policy import Policy
 from agents.sync.transfer_coordinator import Clock, TransferCoordinator
 from topologies.errors import CannotHonourError, RunFailedError, UsageError
+
+
+@dataclass
+class _Switch:
+    """A change of plan inside collective `seq`, waiting for the promises of the sites: (limit, total)."""
+
+    seq: int
+    number: int
+    policy: Policy
+    promised: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 class CoordinatorMachine:
@@ -49,6 +69,8 @@ class CoordinatorMachine:
         self._retained: dict[int, Policy] = {}
         self._acked: dict[int, set[int]] = {}
         self._retired_below = 0
+        self._switch: _Switch | None = None
+        self._switches = 0
 
     # ---- inputs
 
@@ -83,6 +105,35 @@ class CoordinatorMachine:
         self._pending = None if same else policy
         return self._release_what_is_ready()
 
+    def replan_within(
+        self,
+        seq: int,
+        plan: Plan,
+        chunk_elements: int,
+        hop_paths: Mapping[tuple[int, int], int] | None = None,
+    ) -> list[CoordinatorAction]:
+        """Use this plan for what no site has begun of collective `seq`, and from then on.
+
+        The sites are asked from which chunk on they have begun nothing; the largest answer is where the new
+        plan begins, so nobody waits. Where nothing is left to change, or transfers are decided one by one,
+        the plan holds from the next release on, as with `set_plan`. Of several the last wins.
+        """
+        if self.aborted is not None:
+            return []
+        deciding = plan.transfers is not None or self.transfers is not None
+        if not 0 <= seq < self.next_seq or seq < min(self._completed_below) or deciding:
+            return self.set_plan(plan, chunk_elements, hop_paths)
+        wanted = Policy(0, self.next_seq, plan, chunk_elements, dict(hop_paths or {}))
+        if self._switch is not None:
+            self._switch.policy = wanted
+            return []
+        self._switches += 1
+        self._switch = _Switch(seq, self._switches, wanted)
+        return [
+            SendToSite(site, SwitchMessage(self.job, site, seq, "ask", self._switches))
+            for site in range(len(self.site_names))
+        ]
+
     def on_message(self, message: ToCoordinator) -> list[CoordinatorAction]:
         """A message from a site. ProtocolError as in `SiteMachine`: then call `abort(str(error))`."""
         if self.aborted is not None:
@@ -94,6 +145,8 @@ class CoordinatorMachine:
         if isinstance(message, PlanAck):
             self._on_ack(message)
             return []
+        if isinstance(message, SwitchMessage):
+            return self._on_promise(message)
         if isinstance(message, TransferMessage):
             self._checked_site(message.site)
             if message.seq < min(self._completed_below):
@@ -217,6 +270,38 @@ class CoordinatorMachine:
             del self._retained[version]
             del self._acked[version]
             self._per_transfer.pop(version, None)
+
+    # ---- a change of plan inside a collective
+
+    def _on_promise(self, message: SwitchMessage) -> list[CoordinatorAction]:
+        switch = self._switch
+        site = self._checked_site(message.site)
+        if switch is None or message.number != switch.number or message.verb != "promise":
+            return []
+        switch.promised[site] = (message.limit, message.total)
+        if len(switch.promised) < len(self.site_names):
+            return []
+        self._switch = None
+        wanted = switch.policy
+        limit = max(limit for limit, _ in switch.promised.values())
+        total = min(total for _, total in switch.promised.values())
+        fresh: Policy | None = None
+        if 0 < limit < total:
+            fresh = Policy(
+                self.version + 1, self.next_seq, wanted.plan, wanted.chunk_elements, wanted.hop_paths
+            )
+            self._current = fresh
+            self._retained[fresh.version] = fresh
+            self._acked[fresh.version] = set()
+            if self._pending is not None:
+                self._pending = replace(self._pending, version=fresh.version + 1)
+        order = SwitchMessage(self.job, -1, switch.seq, "switch", switch.number, limit, total, fresh)
+        actions: list[CoordinatorAction] = [
+            SendToSite(site, replace(order, site=site)) for site in range(len(self.site_names))
+        ]
+        if fresh is None:
+            actions += self.set_plan(wanted.plan, wanted.chunk_elements, wanted.hop_paths)
+        return actions
 
     # ---- transfers
 

@@ -1,9 +1,9 @@
 """Everything that crosses between the machines, as frozen data.
 
 `ChunkMessage` goes from site to site over the WAN. `Ready`, `PlanAck` and `Abort` go from a site to the
-coordinator, `Release` and `Abort` from the coordinator to the sites, `TransferMessage` both ways. How they
-are laid out on the wire is the transport's matter; `control_to_dict` and `control_from_dict` give plain
-values (msgpack or JSON) for the control messages.
+coordinator, `Release` and `Abort` from the coordinator to the sites, `TransferMessage` and `SwitchMessage`
+both ways. How they are laid out on the wire is the transport's matter; `control_to_dict` and
+`control_from_dict` give plain values (msgpack or JSON) for the control messages.
 """
 
 from __future__ import annotations
@@ -135,8 +135,31 @@ class TransferMessage:
         return chunk
 
 
-ToCoordinator = Ready | PlanAck | Abort | TransferMessage
-ToSite = Release | Abort | TransferMessage
+@dataclass(frozen=True, slots=True)
+class SwitchMessage:
+    """Of a change of plan inside a collective; `site` is the one it comes from or goes to.
+
+    Coordinator to site:
+      ask      from which chunk on has nothing been sent, and keep to that
+      switch   chunks from `limit` on run under `policy`, or as before where there is none
+    Site to coordinator:
+      promise  chunks from `limit` on have not been begun here and will not be before the switch; the
+               collective has `total` chunks
+    `number` tells one change of plan from another.
+    """
+
+    job: str
+    site: int
+    seq: int
+    verb: Literal["ask", "promise", "switch"]
+    number: int
+    limit: int = 0
+    total: int = 0
+    policy: Policy | None = None
+
+
+ToCoordinator = Ready | PlanAck | Abort | TransferMessage | SwitchMessage
+ToSite = Release | Abort | TransferMessage | SwitchMessage
 
 
 def control_to_dict(message: ToCoordinator | ToSite) -> dict[str, Any]:
@@ -158,6 +181,7 @@ def control_from_dict(plain: dict[str, Any]) -> ToCoordinator | ToSite:
         "release": Release,
         "abort": Abort,
         "transfermessage": TransferMessage,
+        "switchmessage": SwitchMessage,
     }
     if kind not in types:
         raise ProtocolError(f"unknown control message {kind!r}")

@@ -65,9 +65,16 @@ def _from_root(root: int, children: tuple[tuple[int, ...], ...]) -> list[int]:
 
 
 def slack_key(
-    seq: int, plan: Plan, relations: tuple[Relation, ...], chunk_bits: float, total_bits: float
+    seq: int,
+    plan: Plan,
+    relations: tuple[Relation, ...],
+    chunk_bits: float,
+    total_bits: float,
+    due_s: float = 0.0,
 ) -> Key:
-    """The order by slack of one collective of `total_bits`, cut into chunks of at most `chunk_bits`."""
+    """The order by slack of one collective of `total_bits`, cut into chunks of at most `chunk_bits`, of which
+    the first is due after `due_s`.
+    """
     timing = _timing(plan)
     hop = timing.hop_seconds(chunk_bits)
     tails = [Tails(relation, hop) for relation in relations]
@@ -75,7 +82,7 @@ def slack_key(
 
     def key(chunk: Chunk, direction: str, src: int, dst: int) -> Priority:
         tail = tails[chunk.tree]
-        slack = span * chunk.position - (tail.up[src] if direction == "up" else tail.down[dst])
+        slack = due_s + span * chunk.position - (tail.up[src] if direction == "up" else tail.down[dst])
         # One number, because a sort key is (collective, rank): nanoseconds first, then the chunk.
         return float(seq), (round(slack * 1e9) << _INDEX_BITS) + chunk.index
 

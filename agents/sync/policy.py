@@ -164,6 +164,31 @@ class Policy:
         spread = cut_smoothly if self.plan.cut == "smooth" else allocate
         return spread(sizes, self.chunk_elements, self.plan.shares)
 
+    def rest_table(self, spec: CollectiveSpec, before: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
+        """The chunks of what is left of a spread collective after the chunks `before`, numbered on from them.
+
+        Positions start again from 0 for the rest.
+        """
+        last = before[-1]
+        sizes = [part.elements for part in spec.parts]
+        done = [0] * last.part + [last.offset + last.size]
+        for part in range(last.part):
+            sizes[part] = 0
+        sizes[last.part] -= done[last.part]
+        spread = cut_smoothly if self.plan.cut == "smooth" else allocate
+        table = spread(tuple(sizes), self.chunk_elements, self.plan.shares)
+        return tuple(
+            Chunk(
+                chunk.part,
+                chunk.index + len(before),
+                chunk.offset + (done[last.part] if chunk.part == last.part else 0),
+                chunk.size,
+                chunk.tree,
+                chunk.position,
+            )
+            for chunk in table
+        )
+
     def spreads(self, spec: CollectiveSpec) -> bool:
         """Whether a collective is spread over all trees."""
         largest = max((part.elements for part in spec.parts), default=0)
@@ -181,15 +206,19 @@ class Policy:
             and all(part.contributors is None and part.targets is None for part in spec.parts)
         )
 
-    def link_key(self, seq: int, spec: CollectiveSpec) -> order.Key:
+    def link_key(
+        self, seq: int, spec: CollectiveSpec, *, bits: float | None = None, due_s: float = 0.0
+    ) -> order.Key:
         """The sort key of the chunks of one collective that wait at a sender: smallest first, equal ones in
         FIFO order. A function of the policy alone, so every site computes it without clock or message.
+
+        bits, due_s  of the rest that runs under this policy after a switch: its size, and when the chunk
+                     before it was due
         """
         match self.plan.link_order:
             case "slack":
-                return order.slack_key(
-                    seq, self.plan, self.relations, self.chunk_bits(spec), 8.0 * spec.nbytes
-                )
+                total = 8.0 * spec.nbytes if bits is None else bits
+                return order.slack_key(seq, self.plan, self.relations, self.chunk_bits(spec), total, due_s)
             case "index":
                 return lambda chunk, direction, src, dst: (float(seq), chunk.index)
         return lambda chunk, direction, src, dst: (0.0, 0)
@@ -199,6 +228,11 @@ class Policy:
         if not self.spreads(spec):
             return None
         return order.window(self.plan, self.relations, self.chunk_bits(spec))
+
+    def span_s(self, bits: float) -> float:
+        """Seconds that the plan is expected to take for so many bits; 0 where it has no timing."""
+        timing = self.plan.timing
+        return 0.0 if timing is None or not timing.rate_bps else bits / timing.rate_bps
 
     def chunk_bits(self, spec: CollectiveSpec) -> float:
         """Bits of a full chunk of a collective."""

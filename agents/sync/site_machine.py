@@ -28,6 +28,7 @@ for `Release`. Chunks of collectives not yet begun here are already held.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agents.sync.actions import Complete, Failed, SendControl, SiteAction, Waiting
 from agents.sync.collective import CollectiveAtSite, Source
@@ -39,6 +40,7 @@ from agents.sync.messages import (
     ProtocolError,
     Ready,
     Release,
+    SwitchMessage,
     ToSite,
     TransferMessage,
 )
@@ -47,6 +49,9 @@ from agents.sync.spec import CollectiveSpec
 from topologies.errors import RunFailedError, UsageError
 
 __all__ = ["SiteMachine", "Source"]
+
+# More chunks than any collective has: the promise of a site at which all of it was begun.
+ALL = 2**31 - 1
 
 
 class SiteMachine:
@@ -127,6 +132,8 @@ class SiteMachine:
             return self._on_release(message)
         if isinstance(message, TransferMessage):
             return self._on_order(message)
+        if isinstance(message, SwitchMessage):
+            return self._on_switch(message)
         return self._stop(message.cause)
 
     def abort(self, cause: str) -> list[SiteAction]:
@@ -184,7 +191,13 @@ class SiteMachine:
             raise ProtocolError(f"{self._me} got a chunk of collective {seq} from site {message.src}")
         collective = self._open.get(seq)
         actions: list[SiteAction] = []
-        if collective is None or collective.policy is None:
+        newer = (
+            collective is not None
+            and collective.policy is not None
+            and collective.promised
+            and message.version > collective.policy.version
+        )
+        if collective is None or collective.policy is None or newer:
             held = self._held.setdefault(seq, {})
             key = (message.chunk, message.src, message.direction)
             self._duplicates += key in held
@@ -198,7 +211,11 @@ class SiteMachine:
         seq = release.seq
         actions: list[SiteAction] = []
         if release.policy is not None:
-            self._install(release, release.policy, actions)
+            if release.policy.version != release.version:
+                raise ProtocolError(
+                    f"a release under policy {release.version} carries policy {release.policy.version}"
+                )
+            self._install(release.policy, actions)
         self._retired_below = max(self._retired_below, release.retired_below)
         self._drop_policies()
         if self._is_complete(seq):
@@ -236,10 +253,35 @@ class SiteMachine:
         self._complete_if_done(collective, actions)
         return actions
 
-    def _install(self, release: Release, policy: Policy, actions: list[SiteAction]) -> None:
+    def _on_switch(self, message: SwitchMessage) -> list[SiteAction]:
+        """A change of plan inside a collective: keep still from some chunk on, then go on under a new one."""
+        collective = self._open.get(message.seq)
+        actions: list[SiteAction] = []
+        if message.verb == "ask":
+            limit, total = ALL, ALL
+            if collective is not None and collective.policy is not None and collective.transfers is None:
+                limit, total = collective.promise()
+            answer = replace(message, site=self.site, verb="promise", limit=limit, total=total)
+            return [SendControl(answer)]
+        if message.verb != "switch":
+            raise ProtocolError(f"{self._me} got {message.verb!r} from the coordinator")
+        if message.policy is not None:
+            if message.policy.version <= self._newest:
+                self._duplicates += 1
+                return actions
+            self._install(message.policy, actions)
+        if collective is None:
+            if message.policy is not None and not self._is_complete(message.seq):
+                raise ProtocolError(f"{self._me} is to switch collective {message.seq}, not begun here")
+            return actions
+        collective.switch(message.limit, message.policy, actions)
+        for held in self._held.pop(message.seq, {}).values():
+            collective.handle(held, actions)
+        self._complete_if_done(collective, actions)
+        return actions
+
+    def _install(self, policy: Policy, actions: list[SiteAction]) -> None:
         version = policy.version
-        if version != release.version:
-            raise ProtocolError(f"a release under policy {release.version} carries policy {version}")
         if policy.n_sites != len(self.site_names):
             raise ProtocolError(
                 f"policy {version} is for {policy.n_sites} sites, job {self.job} has {len(self.site_names)}"
@@ -282,6 +324,7 @@ class SiteMachine:
 
     def _drop_policies(self) -> None:
         in_use = {c.policy.version for c in self._open.values() if c.policy is not None}
+        in_use.update(*(collective.versions for collective in self._open.values()))
         for version in [v for v in self._policies if v < self._retired_below and v not in in_use]:
             del self._policies[version]
 

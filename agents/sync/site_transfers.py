@@ -80,7 +80,7 @@ class TransfersAtSite:
                     )
                 if message.direction == "up" and isinstance(payload, ArrayPayload):
                     # Handed out: what may still be added to it must go into a buffer of its own.
-                    state.partial = ArrayPayload(payload.array)
+                    state.partial = type(payload)(payload.array)
                 actions.append(self._send(state.chunk, message, payload))
             case "final" if state.result is not None:
                 self.duplicates += 1

@@ -158,6 +158,11 @@ class World:
 
         next_change()
 
+    def replan_within(self, seq: int, plan: Plan, chunk_elements: int) -> None:
+        """Use the plan for what no site has begun of collective `seq`, and from then on."""
+        for action in self.coordinator.replan_within(seq, plan, chunk_elements, self._hop_paths):
+            self._to_site(action.dst, action.message)
+
     def begin(self, site: int, spec: CollectiveSpec) -> int:
         """The workers of `site` submit their next collective now; returns its sequence number."""
         seq = self.sites[site].next_seq

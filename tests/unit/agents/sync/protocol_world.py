@@ -121,6 +121,7 @@ class Options:
     late_contributions: float = 0.0
     leases_end: float = 0.0
     lose_transfers: float = 0.0
+    switch: float = 0.0
     lose_site_after: int | None = None
 
 
@@ -149,6 +150,7 @@ class World:
         self.most_installed = 0
         self.steps = 0
         self.transfers = 0
+        self.versions: dict[int, set[int]] = {}
 
     # ---- contributions and expected results
 
@@ -172,7 +174,8 @@ class World:
         asked: set[int] = set()
 
         def give(chunk: Chunk) -> Payload:
-            assert chunk.index not in asked, "a contribution is asked for once"
+            # After a change of plan inside the collective what nobody has begun is cut anew.
+            assert chunk.index not in asked or self.options.switch, "a contribution is asked for once"
             asked.add(chunk.index)
             if self.options.ghosts:
                 return GhostPayload.of(site, chunk.size * item_size(self.specs[seq].dtype))
@@ -220,7 +223,15 @@ class World:
             planless = self.coordinator.policy is None and self.coordinator._pending is None
             if planless or (able and self.rng.random() < self.options.replan / 4):
                 able.append(self._replan)
+            if self.coordinator.next_seq and able and self.rng.random() < self.options.switch:
+                able.append(self._switch)
         return able
+
+    def _switch(self) -> None:
+        seq = self.rng.randrange(self.coordinator.next_seq)
+        plan = random_plan(self.rng, self.n)
+        paths = {(u, v): self.rng.randrange(8) for u in range(self.n) for v in range(self.n)}
+        self.announce(self.coordinator.replan_within(seq, plan, self.chunk_elements, paths))
 
     def _may_end_early(self) -> bool:
         """Time does not run away: few failures in a row, and whoever is asked has time to answer."""
@@ -310,6 +321,7 @@ class World:
         for action in actions:
             match action:
                 case Send(dst, message, path, _):
+                    self.versions.setdefault(message.seq, set()).add(message.version)
                     policy = self.sites[site]._policies[message.version]
                     assert path == policy.hop_paths[site, dst]
                     payload = message.payload
@@ -344,6 +356,11 @@ class World:
             wanted = self.expected(seq, chunk.part)[chunk.offset : chunk.offset + chunk.size]
             assert payload.array.dtype == wanted.dtype
             assert payload.array.tobytes() == wanted.tobytes()
+
+    @property
+    def switched(self) -> int:
+        """Changes of plan inside a collective that took effect at some site."""
+        return sum(len(versions) - 1 for versions in self.versions.values())
 
     def _completed(self, site: int, seq: int) -> None:
         assert seq not in self.completed[site]

@@ -190,3 +190,30 @@ def test_deliveries_that_never_arrive_end_everything_with_a_name(seed: int) -> N
     assert "4 transfers in a row did not arrive" in cause
     assert all(0 in failed for failed in it.failed)
     assert it.time <= 30 * (1 + 2 + 4 + 8) + 4 * 30
+
+
+@pytest.mark.parametrize("block", range(27, 29))
+def test_plans_change_inside_a_collective(block: int) -> None:
+    """What nobody has begun goes on under another plan, while everything else may happen too."""
+    switched = 0
+
+    def check(seed: int) -> None:
+        nonlocal switched
+        rng = random.Random(seed)
+        n, chunk = rng.randint(1, 7), rng.randint(1, 5)
+        sizes = [rng.choice((3, 12, 25)) * chunk + rng.randint(0, 2) for _ in range(rng.randint(1, 3))]
+        specs = [allreduce(size, rng.choice(("float32", "float64"))) for size in sizes]
+        options = Options(
+            ghosts=seed % 2 == 0,
+            duplicate=rng.choice((0.0, 0.2)),
+            late_contributions=0.3,
+            replan=rng.choice((0.0, 0.5)),
+            switch=0.3,
+        )
+        it = World(rng, n, specs, chunk, options)
+        it.run()
+        it.check_finished()
+        switched += it.switched
+
+    for_each_seed(block, check)
+    assert switched > 50

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from agents.control import CoordinatorClient
+from topologies import addressing
 
 pytestmark = pytest.mark.emulated
 
@@ -98,10 +101,55 @@ class Training:
         self.client.close()
 
 
+@pytest.fixture(scope="module")
+def testbed(bring: Any) -> Any:
+    return bring(NETWORK)
+
+
+def agent_metric(testbed: Any, site: str, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+    """The samples of one metric of a site's agent, by their labels."""
+    address = f"{testbed.info.sites[site].mgmt_ip}:{addressing.AGENT_METRICS_PORT}"
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {
+        tuple(sorted(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def assert_sums_were_right(training: Training, out: Path) -> None:
+    """The workers compare every sum: one that is wrong ends its segment with the place."""
+    for site in training.names:
+        assert (out / site / "worker.log").read_text() == ""
+
+
+def carried_bytes(testbed: Any, src: str, dst: str) -> int:
+    (row,) = [row for row in testbed.client.call("links") if (row["src"], row["dst"]) == (src, dst)]
+    return int(row["counters"]["bytes"])
+
+
+def test_chunks_take_the_network_s_other_path_when_their_own_is_busy(testbed: Any, tmp_path: Path) -> None:
+    before = carried_bytes(testbed, "dc2", "dc3")
+    with Training(testbed, tmp_path) as training:
+        star = {"name": "star", "options": {"server": "dc1"}}
+        training.start(
+            label="detours", scheduler=star, iterations=6, elements=500_000, auxiliary="threshold"
+        ).result(60)
+        sent = agent_metric(testbed, "dc2", "stormbed_agent_path_chunks_total")
+        detours = {dict(labels)["peer"]: n for labels, n in sent.items() if dict(labels)["auxiliary"] == "1"}
+        assert detours.get("dc1", 0) >= 5, sent
+        received = agent_metric(testbed, "dc1", "stormbed_agent_auxiliary_received_chunks_total")
+        assert sum(received.values()) >= detours["dc1"]
+    # A star at dc1 has no hop between dc2 and dc3: what this link carried are detours, which no site relays.
+    assert carried_bytes(testbed, "dc2", "dc3") - before > 0.8 * detours["dc1"] * 4 * 25_000
+    assert_sums_were_right(training, tmp_path)
+
+
 def test_a_link_that_slows_down_to_a_quarter_is_noticed_and_planned_around(
-    bring: Any, tmp_path: Path
+    testbed: Any, tmp_path: Path
 ) -> None:
-    testbed = bring(NETWORK)
     awareness = {"estimator": "unbiased", "check_period_s": 0.5, "probe_idle_s": 2.0}
     with Training(testbed, tmp_path) as training:
         segment = training.start(label="change", iterations=50, elements=500_000, awareness=awareness)
@@ -130,6 +178,4 @@ def test_a_link_that_slows_down_to_a_quarter_is_noticed_and_planned_around(
         seconds = (in_force - changed_ns) / 1e9
         assert seconds < 15
         assert 0 < done["network"]["report_bytes"] < 100_000
-    # The workers compared every sum: one that is wrong ends its segment with the place.
-    for site in training.names:
-        assert (tmp_path / site / "worker.log").read_text() == ""
+    assert_sums_were_right(training, tmp_path)

@@ -142,7 +142,7 @@ class Network:
         self.net = Mininet(topo=None, build=False, controller=None, switch=Switch, host=SiteHost, intf=Wire)
         self.hosts: list[SiteHost] = []
         self.switches: list[Switch] = []
-        self._paths = [path for paths in path_sets(topology, limit=1).values() for path in paths]
+        self.paths = [path for paths in path_sets(topology, limit=1).values() for path in paths]
         self._fitted = (0, 0)
         self.realtime = False
 
@@ -180,8 +180,10 @@ class Network:
 
     def fit_links(self, links: Sequence[DirectedLink]) -> None:
         """Fit the sites' segment size and TCP buffers to the links as they are now."""
-        gso_bytes = shaping.gso_max_bytes(links)
-        buffer_bytes = sysctls.tcp_buffer_bytes(links, self._paths)
+        self.fit(shaping.gso_max_bytes(links), sysctls.tcp_buffer_bytes(links, self.paths))
+
+    def fit(self, gso_bytes: int, buffer_bytes: int) -> None:
+        """Give the sites this segment size and these TCP buffers."""
         if (gso_bytes, buffer_bytes) == self._fitted:
             return
         settings = sysctls.arguments(sysctls.buffers(buffer_bytes))

@@ -107,6 +107,11 @@ class LinkState:
         """Who carries it: "kernel" or "delay-line"."""
         return "kernel" if impairment(self.link, self.blackhole).is_none else "delay-line"
 
+    @property
+    def condition(self) -> str:
+        """ "up", "down" or "blackhole"."""
+        return "down" if self.down else "blackhole" if self.blackhole else "up"
+
 
 class Wan:
     """All directed links of one testbed. Not thread-safe: the supervisor changes one thing at a time.
@@ -212,7 +217,8 @@ class Wan:
         if now == "delay-line":
             self._split_segments(state.link)
             if was == "delay-line":
-                self._set(state)
+                if self._asked(before) != self._asked(state):
+                    self._set(state)
             else:
                 # The delay line first: until the filter is gone, frames arrive twice rather than never.
                 self._attach(state)
@@ -250,6 +256,9 @@ class Wan:
             impairment=self._impairment(state),
             limit_bytes=hold_bytes(state.link),
         )
+
+    def _asked(self, state: LinkState) -> tuple[dict[str, Any], int]:
+        return self._impairment(state), hold_bytes(state.link)
 
     def _impairment(self, state: LinkState) -> dict[str, Any]:
         return asdict(compensated(impairment(state.link, state.blackhole), self._switches_ns))

@@ -12,6 +12,7 @@ from typing import Any
 from agents.control import CoordinatorClient
 from testbed.client import SupervisorClient
 from testbed.emulation.rundir import TestbedInfo
+from testbed.experiments.changes import LinkChanges
 from testbed.experiments.manifest import LinkRow, WorkerRow
 from testbed.experiments.progress import TraceFollower
 from testbed.experiments.recorder import LinkRecorder
@@ -57,6 +58,7 @@ class EmulatedRun:
         self._workers = Workers(testbed.run_dir / "ssh_config")
         self._client = SupervisorClient(testbed.name)
         self._links = LinkRecorder(self._client, run)
+        self._changes = LinkChanges(experiment, self._client, run)
 
     def execute(self) -> None:
         """Run all segments. However it ends, nothing is left running and the run directory tells it.
@@ -109,8 +111,11 @@ class EmulatedRun:
         )
         self._start_workers()
         self._await_workers(coordinator)
-        for segment in self._experiment.segments:
-            self._conduct_segment(coordinator, segment)
+        self._changes.began_ns = self._links.began_ns
+        with self._changes.over("run", "", self._experiment.spec.seed):
+            for segment in self._experiment.segments:
+                self._conduct_segment(coordinator, segment)
+        self._changes.note_lateness()
         self._say("ending the workers")
         coordinator.close_job(self._job)
         self._run.events.write("job-closed")
@@ -176,7 +181,8 @@ class EmulatedRun:
         self._links.begin(segment.label)
         self._run.begin_segment(segment.label, time.monotonic_ns())
         try:
-            self._watch(coordinator, segment)
+            with self._changes.over("segment", segment.label, segment.seed):
+                self._watch(coordinator, segment)
         except BaseException:
             self._links.begin("")
             self._run.end_segment(segment.label, time.monotonic_ns(), "failed")

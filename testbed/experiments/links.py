@@ -27,7 +27,7 @@ class LinkMeter:
     """
 
     def __init__(self, began_ns: int) -> None:
-        self._began_ns = began_ns
+        self.began_ns = began_ns
         self._last_ns = began_ns
         self._last: dict[tuple[str, str], LinkCounters] = {}
 
@@ -48,7 +48,7 @@ class LinkMeter:
             carried = _gain(before.carried_bytes, link.carried_bytes)
             samples.append(
                 LinkSample(
-                    t_s=(now_ns - self._began_ns) / 1e9,
+                    t_s=(now_ns - self.began_ns) / 1e9,
                     interval_s=interval_s,
                     segment=segment,
                     src=link.src,

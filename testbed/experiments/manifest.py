@@ -8,6 +8,7 @@ Both worlds write the same directory and the reports read nothing else, so a cop
     topology.json          the topology, scaled as it ran
     events.jsonl           what the runner did, one JSON object a line
     links.csv              each directed link, each second: configured and achieved
+    changes.csv            each change of a link that dynamics or timeline made, when it was made
     workers/SITE-I/        trace.jsonl (one line an iteration), stdout, stderr
     logs/                  what the testbed's own processes wrote
 """
@@ -30,6 +31,7 @@ RESOLVED = "config.resolved.yaml"
 TOPOLOGY = "topology.json"
 EVENTS = "events.jsonl"
 LINKS = "links.csv"
+CHANGES = "changes.csv"
 WORKERS = "workers"
 TRACE = "trace.jsonl"
 LOGS = "logs"
@@ -45,6 +47,8 @@ LINK_COLUMNS = (
     "carried_bytes",
     "dropped_packets",
 )
+
+CHANGE_COLUMNS = ("t_s", "segment", "src", "dst", "rate_bps", "delay_s", "loss_ratio", "state")
 
 RunStatus = Literal["running", "completed", "failed", "interrupted"]
 SegmentStatus = Literal["waiting", "running", "completed", "failed"]

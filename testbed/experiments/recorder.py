@@ -47,6 +47,11 @@ class LinkRecorder:
         self._stop.set()
         self._thread.join()
 
+    @property
+    def began_ns(self) -> int:
+        """Where `t_s` counts from, on the monotonic clock."""
+        return 0 if self._meter is None else self._meter.began_ns
+
     def begin(self, segment: str) -> None:
         """From now on what links carry counts to this segment; what they carried so far to the one before."""
         self.read()

@@ -16,6 +16,8 @@ from typing import Any, Literal, Self
 from testbed.events import EventLog
 from testbed.experiments.machine import describe_machine, package_versions, source_state
 from testbed.experiments.manifest import (
+    CHANGE_COLUMNS,
+    CHANGES,
     EVENTS,
     EXPERIMENT,
     LINK_COLUMNS,
@@ -167,6 +169,17 @@ class RunDirectory:
             for sample in samples
         )
         self._links.flush()
+
+    def add_changes(self, t_s: float, segment: str, links: Iterable[Mapping[str, Any]]) -> None:
+        """Append what became of links at a moment (on the clock of `links.csv`) to `changes.csv`."""
+        path = self.path / CHANGES
+        fresh = not path.exists()
+        with path.open("a", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            if fresh:
+                rows.writerow(CHANGE_COLUMNS)
+            for link in links:
+                rows.writerow((f"{t_s:.3f}", segment, *(link[column] for column in CHANGE_COLUMNS[2:])))
 
     def finish(self, failure: BaseException | None, fidelity: FidelityRow | None = None) -> None:
         """Write how the run ended: completed, interrupted (KeyboardInterrupt), or failed and why."""

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from testbed.experiments.models import is_model, is_tensor, parameter_count, tensor_sizes
+from testbed.timeline import RunDynamics, TimelineEntry
 from topologies.errors import CannotHonourError, InvalidFileError, UsageError
 from topologies.files import Document, parse_yaml, read_yaml
 from topologies.load import load_topology
@@ -168,20 +169,21 @@ class Experiment(_Strict):
     """An experiment file. The same one runs in the emulated and in the simulated world.
 
     `scale` multiplies every rate of the topology, for machines that cannot carry them all at once; it is
-    shown beside every result. `repeats` runs the whole list of schedulers again, with the next seed.
+    shown beside every result. `dynamics` and `timeline` change links during the run; see `testbed.timeline`.
+    `repeats` runs the whole list of schedulers again, with the next seed.
     """
 
     name: str
     topology: str
     scale: float = Field(default=1.0, gt=0, le=1000)
-    dynamics: Literal["none"] = "none"
+    dynamics: RunDynamics = RunDynamics()
     training: Training
     schedulers: tuple[Annotated[SchedulerEntry, BeforeValidator(_entry)], ...] = Field(min_length=1)
     repeats: int = Field(default=1, ge=1, le=1000)
     seed: int = Field(default=1, ge=0, lt=2**31)
     coordinator: str = MANAGEMENT
     world: Literal["emulated", "simulated"] = "emulated"
-    timeline: tuple[()] = ()
+    timeline: tuple[TimelineEntry, ...] = Field(default=(), max_length=10_000)
 
     @field_validator("name")
     @classmethod
@@ -189,22 +191,6 @@ class Experiment(_Strict):
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name[:60]!r} is not a name; use letters, digits, '.', '_' and '-'")
         return name
-
-    @field_validator("dynamics", mode="before")
-    @classmethod
-    def _no_dynamics_yet(cls, value: object) -> object:
-        if value in ("none", None):
-            return "none"
-        raise ValueError(
-            "rates that change during a run are not supported by this version; write dynamics: none"
-        )
-
-    @field_validator("timeline", mode="before")
-    @classmethod
-    def _no_timeline_yet(cls, value: object) -> object:
-        if value in ((), [], None):
-            return ()
-        raise ValueError("faults during a run are not supported by this version; leave the timeline out")
 
     @field_validator("coordinator")
     @classmethod
@@ -256,6 +242,11 @@ class LoadedExperiment:
     text: str
     source: Path
     segments: tuple[Segment, ...]
+
+    @property
+    def changes(self) -> bool:
+        """Whether links change by themselves during the run."""
+        return self.spec.dynamics.kind != "none" or bool(self.spec.timeline)
 
     @property
     def data(self) -> str:
@@ -345,6 +336,7 @@ def _check(document: Document, spec: Experiment, topology: Topology, text: str) 
                 hint=nearest(site, topology.site_names),
             )
     scaled = topology if spec.scale == 1 else topology.scaled(spec.scale)
+    _check_changes(document, spec, scaled)
     return LoadedExperiment(
         spec=spec,
         topology=scaled,
@@ -352,6 +344,19 @@ def _check(document: Document, spec: Experiment, topology: Topology, text: str) 
         source=Path(document.source),
         segments=_plan_segments(document, spec, topology),
     )
+
+
+def _check_changes(document: Document, spec: Experiment, topology: Topology) -> None:
+    """Whether dynamics and timeline fit the topology, so that a run does not find out halfway."""
+    for number, entry in enumerate(spec.timeline):
+        try:
+            entry.directions(topology)
+        except UsageError as error:
+            raise document.error(("timeline", number, "link"), error.message, hint=error.hint) from None
+    try:
+        spec.dynamics.changes(topology, seed=spec.seed, scale=spec.scale, folder=Path(document.source).parent)
+    except UsageError as error:
+        raise document.error(("dynamics",), error.message, hint=error.hint) from None
 
 
 def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> tuple[Segment, ...]:

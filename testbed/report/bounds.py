@@ -9,8 +9,11 @@ from topologies.errors import StormbedError
 def bound_seconds(manifest: Manifest, nbytes: int) -> float | None:
     """The least seconds in which `nbytes` at every site can be summed and spread over the run's links.
 
-    None where there is no such time: a single site, or links that do not join all sites.
+    None where there is no such time: a single site, links that do not join all sites, or links that changed
+    during the run.
     """
+    if manifest.experiment.get("dynamics", "none") != "none" or manifest.experiment.get("timeline"):
+        return None
     # Imported here: the linear programme's library takes longer to load than most reports take.
     from testbed.simulation.bounds import bound
 

@@ -174,7 +174,8 @@ class SimulatedRun:
 
         def apply(step: Step) -> None:
             if playing == self._playing:
-                self._change(step.links.values())
+                if step.links:
+                    self._change(step.links.values())
                 next_one()
 
         next_one()

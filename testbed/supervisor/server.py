@@ -102,7 +102,7 @@ class Server:
                 return await asyncio.to_thread(call)
             async with self._changing:
                 self._supervisor.events.write("verb", verb=name, arguments=arguments)
-                return await asyncio.to_thread(call)
+                return await asyncio.to_thread(self._alone, call)
 
         work = asyncio.ensure_future(do())
         if name == "boot":
@@ -112,6 +112,10 @@ class Server:
             return await asyncio.wait_for(work, verb.deadline(arguments))
         except TimeoutError:
             raise DeadlineError(f"the verb {name!r}", verb.deadline(arguments)) from None
+
+    def _alone(self, call: Callable[[], Any]) -> Any:
+        with self._supervisor.lock:  # dynamics change links too, from a thread of their own
+            return call()
 
     async def _end_with(self, reader: asyncio.StreamReader) -> None:
         """End at once when the caller of `up` goes away in the middle: nobody is there to be handed it."""

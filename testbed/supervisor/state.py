@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,6 +11,7 @@ from testbed.emulation.network import Network
 from testbed.emulation.rundir import RunDir, TestbedInfo
 from testbed.emulation.wan import Wan
 from testbed.events import EventLog
+from testbed.supervisor.player import Player
 from testbed.supervisor.processes import ProcessTable
 from topologies.errors import UsageError
 from topologies.model import Topology
@@ -19,7 +21,10 @@ Phase = Literal["waiting", "booting", "up", "stopping"]
 
 @dataclass
 class Supervisor:
-    """One testbed from the inside."""
+    """One testbed from the inside.
+
+    Whoever changes links holds `lock`; `player` is there until it is stopped.
+    """
 
     run_dir: RunDir
     info: TestbedInfo
@@ -28,6 +33,8 @@ class Supervisor:
     loop: asyncio.AbstractEventLoop
     phase: Phase = "waiting"
     processes: ProcessTable = field(init=False)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    player: Player | None = None
     _network: Network | None = None
     _wan: Wan | None = None
 

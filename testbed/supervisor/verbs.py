@@ -16,11 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from testbed.emulation import counters, shaping
 from testbed.emulation.calibrate import Calibration
 from testbed.supervisor import boot as booting
+from testbed.supervisor.player import Player
 from testbed.supervisor.processes import ProcessSpec, kill_in, namespace_of, processes_in
 from testbed.supervisor.state import Supervisor
+from testbed.timeline import RunDynamics, TimelineEntry, steps
 from topologies.errors import StormbedError, UsageError
 from topologies.model import DirectedLink
 from topologies.units import Delay, Loss, Rate, Size
@@ -102,6 +106,8 @@ def status(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
 @_verb(seconds=120, changes=True)
 def calibrate(supervisor: Supervisor, progress: Progress, seconds: float = 2.0) -> dict[str, Any]:
     """Measure every direction as it is configured now; see `testbed.emulation.fidelity.Report`."""
+    if supervisor.player is not None and supervisor.player.playing:
+        raise UsageError("links that change cannot be calibrated", hint="end it with dynamics_stop first")
     report = Calibration(supervisor.wan, supervisor.network.site_pid, progress, seconds).run().to_dict()
     supervisor.events.write("calibrated", verdict=report["verdict"], reasons=report["reasons"])
     return report
@@ -137,7 +143,7 @@ def links(supervisor: Supervisor, progress: Progress) -> list[dict[str, Any]]:
                 "src": link.src_name,
                 "dst": link.dst_name,
                 "declared": _values(declared),
-                "state": "down" if state.down else "blackhole" if state.blackhole else "up",
+                "state": state.condition,
                 "carrier": state.carrier,
                 "device": shaping.egress_device(link),
                 "counters": counted.to_dict(),
@@ -270,6 +276,68 @@ def blackhole(
     for a, b in ((src, dst), (dst, src)) if both else ((src, dst),):
         supervisor.wan.set_blackhole(a, b, on)
         supervisor.events.write("blackhole", src=a, dst=b, on=on)
+
+
+@_verb(seconds=60, changes=True)
+def dynamics_start(
+    supervisor: Supervisor,
+    progress: Progress,
+    dynamics: Any = None,
+    timeline: Sequence[Mapping[str, Any]] = (),
+    seed: int = 1,
+    scale: float = 1.0,
+    folder: str | None = None,
+) -> dict[str, Any]:
+    """Begin to change links by themselves; what is due at once is done when this returns.
+
+    Args:
+        dynamics: as in an experiment file.
+        timeline: entries as in an experiment file.
+        seed, scale: see `topologies.dynamics.Dynamics.changes`.
+        folder: what a trace's path is relative to.
+    """
+    if supervisor.player is not None:
+        raise UsageError("the links are changing by themselves already", hint="dynamics_stop ends it")
+    try:
+        how = RunDynamics.model_validate(dynamics)
+        entries = [TimelineEntry.model_validate(entry) for entry in timeline]
+    except ValidationError as error:
+        raise UsageError(f"these dynamics cannot be: {error.errors()[0]['msg']}") from None
+    wan, network = supervisor.wan, supervisor.network
+    coming = steps(
+        supervisor.topology,
+        how,
+        entries,
+        seed=seed,
+        scale=scale,
+        folder=Path(folder) if folder else None,
+        links=wan.links,
+    )
+    player = Player(wan, network, supervisor.events, supervisor.lock, coming)
+    supervisor.player = player
+    supervisor.events.write("dynamics_start", dynamics=how.model_dump(mode="json"), seed=seed, scale=scale)
+    try:
+        player.start()
+    except BaseException:
+        supervisor.player = None
+        player.stop()
+        raise
+    return {"began_ns": player.began_ns}
+
+
+@_verb(seconds=60, changes=True)
+def dynamics_stop(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
+    """End it; the links that it changed are again what they were at its start.
+
+    The result has every step that was applied, and why it ended early, if it did.
+    """
+    player = supervisor.player
+    if player is None:
+        raise UsageError("the links do not change by themselves")
+    supervisor.player = None
+    player.stop()
+    supervisor.events.write("dynamics_stop", steps=len(player.applied))
+    return {"began_ns": player.began_ns, "applied": player.applied, "failure": player.failure}
 
 
 @_verb()

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.emulated.conftest import Leftovers
 
 from testbed.client import SupervisorClient
 from testbed.emulation import launch, management
@@ -21,6 +20,7 @@ from testbed.emulation.rundir import RunDir, read_info
 from testbed.emulation.sites import enter_argv
 from testbed.emulation.waiting import start_ticks, wait_for
 from testbed.events import read_events
+from tests.emulated.conftest import Leftovers
 from topologies.errors import CannotHonourError, StormbedError, UsageError
 from topologies.load import load_topology, topology_from_dict
 

@@ -1,0 +1,162 @@
+"""Links that change by themselves while traffic flows: in force, without loss, written down, and undone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.experiments.run import run_experiment
+from testbed.experiments.spec import experiment_from_text
+from testbed.report.measurements import read_run
+from tests.emulated.traffic import COUNTER, PACED
+from topologies.errors import StormbedError
+
+pytestmark = pytest.mark.emulated
+
+TRIANGLE = {
+    "name": "triangle-changing",
+    "sites": {"dc1": {}, "dc2": {}, "dc3": {}},
+    "links": [
+        {"endpoints": ["dc1", "dc2"], "rate": "50mbit"},
+        {"endpoints": ["dc2", "dc3"], "rate": "50mbit"},
+        {"endpoints": ["dc1", "dc3"], "rate": "50mbit"},
+    ],
+}
+UNIFORM = {"kind": "uniform", "rate": "25mbit..60mbit", "every": "400ms"}
+
+
+@pytest.fixture(scope="module")
+def triangle(bring):
+    return bring(TRIANGLE)
+
+
+@pytest.fixture
+def still(triangle):
+    """The triangle with no link changing, before and after."""
+    yield triangle
+    if any(row["state"] != "up" or row["rate_bps"] != 50_000_000 for row in triangle.client.call("links")):
+        triangle.client.call("link_reset")
+        pytest.fail("the links were left changed")
+
+
+def rates(testbed) -> list[int]:
+    return [row["rate_bps"] for row in testbed.client.call("links")]
+
+
+def shaped_bps(testbed, device: str) -> int:
+    """What the kernel itself says the rate of a direction's root class is."""
+    shown = testbed.supervisor().run("tc", "class", "show", "dev", device)
+    (mbit,) = re.findall(r"class htb 1:1 root rate (\d+)Mbit", shown)
+    return int(mbit) * 10**6
+
+
+def play(testbed, seconds: float, **how: Any) -> list[dict[str, Any]]:
+    testbed.client.call("dynamics_start", **how)
+    time.sleep(seconds)  # what is being tested is what happens in time
+    return list(testbed.client.call("dynamics_stop")["applied"])
+
+
+def test_rates_are_in_force_lose_no_packet_and_are_undone(still) -> None:
+    """Paced datagrams at 0.8 of the lowest rate over some ten redraws of every link: none lost."""
+    sink = still.site("dc2").start_python(COUNTER, still.wan_ip("dc2"))
+    assert sink.stdout.readline() == "ready\n"
+    source = still.site("dc1").start_python(PACED, still.wan_ip("dc2"), str(0.8 * 25e6), "4")
+    still.client.call("dynamics_start", dynamics=UNIFORM, seed=5)
+    sent = int(source.communicate(timeout=30)[0])
+    with pytest.raises(StormbedError, match="cannot be calibrated"):
+        still.client.call("calibrate")
+    with pytest.raises(StormbedError, match="changing by themselves already"):
+        still.client.call("dynamics_start", dynamics=UNIFORM)
+    played = still.client.call("dynamics_stop")
+    seen, reordered = (int(word) for word in sink.communicate(timeout=30)[0].split())
+    assert (seen, reordered) == (sent, 0)
+    applied = played["applied"]
+    assert len(applied) >= 8
+    assert played["failure"] is None
+    assert [round(step["due_s"] / 0.4, 6) for step in applied] == list(range(len(applied)))
+    assert all(step["late_s"] >= 0 for step in applied)
+    assert all(25e6 <= link["rate_bps"] <= 60e6 for step in applied for link in step["links"])
+    assert rates(still) == [50_000_000] * 6
+    events = [
+        json.loads(line) for line in still.info.run_dir.joinpath("events.jsonl").read_text().splitlines()
+    ]
+    written = [event for event in events if event["kind"] == "link_changes"]
+    assert [event["links"] for event in written] == [step["links"] for step in applied]
+
+
+def test_the_kernel_has_the_drawn_rate_and_the_same_seed_gives_the_same(still) -> None:
+    still.client.call("dynamics_start", dynamics={**UNIFORM, "every": "60s"}, seed=9)
+    drawn = rates(still)
+    devices = [row["device"] for row in still.client.call("links")]
+    assert [shaped_bps(still, device) for device in devices] == drawn
+    still.client.call("dynamics_stop")
+    assert len(set(drawn)) > 2
+    assert [shaped_bps(still, device) for device in devices] == [50_000_000] * 6
+    (first,) = play(still, 0, dynamics={**UNIFORM, "every": "60s"}, seed=9)
+    assert [link["rate_bps"] for link in first["links"]] == drawn
+
+
+def test_the_timeline_cuts_mends_and_sets(still) -> None:
+    timeline = [
+        {"at": "200ms", "action": "link-down", "link": "dc1-dc2", "for": "300ms"},
+        {"at": "300ms", "action": "link-set", "link": "dc2>dc3", "rate": "10mbit", "delay": "5ms"},
+        {"at": "400ms", "action": "blackhole", "link": "dc1>dc3"},
+    ]
+    applied = play(still, 1.0, timeline=timeline)
+    assert [step["due_s"] for step in applied] == [0.2, 0.3, 0.4, 0.5]
+    down, slow, hole, up = (step["links"] for step in applied)
+    assert [(link["src"], link["dst"], link["state"]) for link in down] == [
+        ("dc1", "dc2", "down"),
+        ("dc2", "dc1", "down"),
+    ]
+    assert [(link["rate_bps"], link["delay_s"]) for link in slow] == [(10_000_000, 0.005)]
+    assert [(link["src"], link["dst"], link["state"]) for link in hole] == [("dc1", "dc3", "blackhole")]
+    assert [link["state"] for link in up] == ["up", "up"]
+    assert still.site("dc1").run("ping", "-c", "1", "-W", "2", still.wan_ip("dc3"))
+
+
+def test_what_cannot_be_is_refused(still) -> None:
+    for how, message in (
+        ({"dynamics": {"kind": "uniform", "path": "x"}}, "path"),
+        ({"dynamics": "netstorm"}, "nine sites"),
+        ({"dynamics": {"kind": "trace", "path": "/nowhere.csv"}}, "nowhere.csv"),
+        ({"timeline": [{"at": "1s", "action": "link-down", "link": "dc1-dc9"}]}, "dc1-dc9"),
+    ):
+        with pytest.raises(StormbedError, match=message):
+            still.client.call("dynamics_start", **how)
+    with pytest.raises(StormbedError, match="do not change"):
+        still.client.call("dynamics_stop")
+
+
+EXPERIMENT = """
+name: changing
+topology: pair
+dynamics: {kind: uniform, rate: [20mbit, 90mbit], every: 500ms}
+training: {model: tensor-200k, iterations: 12}
+schedulers: [{name: star, options: {server: first}}, netstorm]
+"""
+
+
+def test_a_run_gives_every_scheduler_the_same_changes_and_keeps_them(tmp_path: Path, bring) -> None:
+    testbed = bring("pair")
+    path = run_experiment(experiment_from_text(EXPERIMENT), out=tmp_path, testbed=testbed.name)
+    run = read_run(path)
+    assert run.manifest.status == "completed"
+    assert run.manifest.experiment["dynamics"]["replay"] == "segment"
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    with (path / "changes.csv").open() as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["segment"], []).append((row["src"], row["dst"], row["rate_bps"]))
+    assert set(found) == {"star-first", "netstorm"}
+    shared = min(len(rows) for rows in found.values())
+    assert shared >= 4
+    assert found["star-first"][:shared] == found["netstorm"][:shared]
+    sampled = {sample.configured_bps for sample in run.links if sample.segment}
+    assert sampled - {100_000_000}, "links.csv has the rates as they were"
+    assert rates(testbed) == [100_000_000] * 2

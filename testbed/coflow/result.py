@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -12,6 +12,7 @@ from agents.coflow.base import Allocation
 from agents.coflow.fabric import Fabric
 from agents.coflow.fifo import FifoLm
 from agents.coflow.registry import OrderingSpec, get_ordering
+from testbed.coflow.demand import Array
 from testbed.coflow.simulator import Done, Simulation
 from testbed.coflow.trace import Trace, TraceWorkload
 
@@ -72,7 +73,12 @@ def _summary(
         cadence_s,
         len(entries),
         float(times.mean()),
-        float(np.percentile(times, 95)),
+        percentile(times, 95),
         float(slowdown.mean()),
-        float(np.percentile(slowdown, 95)),
+        percentile(slowdown, 95),
     )
+
+
+def percentile(values: Sequence[float] | Array, per_cent: float) -> float:
+    """The least of the values that so many per cent of all do not exceed (nearest rank)."""
+    return float(np.percentile(np.asarray(values), per_cent, method="inverted_cdf"))

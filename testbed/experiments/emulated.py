@@ -208,6 +208,8 @@ class EmulatedRun:
             "eval_every": training.eval_every,
             "save_parameters": training.save_parameters,
             "timeout_s": training.deadline_s,
+            "awareness": segment.awareness.model_dump(),
+            "auxiliary": segment.auxiliary.model_dump(),
         }
 
     def _watch(self, coordinator: CoordinatorClient, segment: Segment) -> None:
@@ -220,7 +222,11 @@ class EmulatedRun:
                     self._check_alive()
                     self._tell(segment, follower)
                 self._tell(segment, follower)
-                self._run.set_plan(segment.label, future.result()["plan"])
+                result = future.result()
+                self._run.set_plan(segment.label, result["plan"])
+                if segment.awareness.on or segment.auxiliary.on:
+                    followed = {key: result[key] for key in ("policies", "network")}
+                    self._run.events.write("network-followed", segment=segment.label, **followed)
             except BaseException as error:
                 if not future.done():
                     self._abort(coordinator, str(error) or type(error).__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from agents.options import AuxiliaryOptions, AwarenessOptions
 from testbed.experiments.models import is_model, is_tensor, parameter_count, tensor_sizes
 from testbed.timeline import RunDynamics, TimelineEntry
 from topologies.errors import CannotHonourError, InvalidFileError, UsageError
@@ -139,11 +140,14 @@ class SchedulerEntry(_Strict):
     """One scheduler's turn.
 
     `iterations` overrides the training's, the first `warmup` of them are not counted.
-    `label` is how it is shown; without it the scheduler's own name.
+    `label` is how it is shown; without it the scheduler's own name. `awareness` and `auxiliary` replace the
+    experiment's.
     """
 
     name: str
     options: dict[str, Any] = {}
+    awareness: AwarenessOptions | None = None
+    auxiliary: AuxiliaryOptions | None = None
     iterations: int | None = Field(default=None, ge=1, le=1_000_000)
     warmup: int = Field(default=0, ge=0)
     label: str | None = None
@@ -170,7 +174,8 @@ class Experiment(_Strict):
 
     `scale` multiplies every rate of the topology, for machines that cannot carry them all at once; it is
     shown beside every result. `dynamics` and `timeline` change links during the run; see `testbed.timeline`.
-    `repeats` runs the whole list of schedulers again, with the next seed.
+    `repeats` runs the whole list of schedulers again, with the next seed. `awareness` measures the links and
+    plans anew while a scheduler's turn lasts, `auxiliary` lets chunks take other paths; see `agents.options`.
     """
 
     name: str
@@ -179,6 +184,8 @@ class Experiment(_Strict):
     dynamics: RunDynamics = RunDynamics()
     training: Training
     schedulers: tuple[Annotated[SchedulerEntry, BeforeValidator(_entry)], ...] = Field(min_length=1)
+    awareness: AwarenessOptions = AwarenessOptions()
+    auxiliary: AuxiliaryOptions = AuxiliaryOptions()
     repeats: int = Field(default=1, ge=1, le=1000)
     seed: int = Field(default=1, ge=0, lt=2**31)
     coordinator: str = MANAGEMENT
@@ -228,6 +235,8 @@ class Segment:
     iterations: int
     warmup: int
     seed: int
+    awareness: AwarenessOptions = field(default_factory=AwarenessOptions)
+    auxiliary: AuxiliaryOptions = field(default_factory=AuxiliaryOptions)
 
 
 @dataclass(frozen=True)
@@ -335,6 +344,7 @@ def _check(document: Document, spec: Experiment, topology: Topology, text: str) 
                 f"{topology.name} has no site {site!r}",
                 hint=nearest(site, topology.site_names),
             )
+    _check_network_options(document, spec)
     scaled = topology if spec.scale == 1 else topology.scaled(spec.scale)
     _check_changes(document, spec, scaled)
     return LoadedExperiment(
@@ -357,6 +367,28 @@ def _check_changes(document: Document, spec: Experiment, topology: Topology) -> 
         spec.dynamics.changes(topology, seed=spec.seed, scale=spec.scale, folder=Path(document.source).parent)
     except UsageError as error:
         raise document.error(("dynamics",), error.message, hint=error.hint) from None
+
+
+def _check_network_options(document: Document, spec: Experiment) -> None:
+    """Whether measuring and other paths can do what they are asked for."""
+    chunk_bytes = 4 * spec.training.chunk_elements
+    turns = [((), spec.awareness, spec.auxiliary)] + [
+        (("schedulers", number), entry.awareness or AwarenessOptions(), entry.auxiliary or AuxiliaryOptions())
+        for number, entry in enumerate(spec.schedulers)
+    ]
+    for place, awareness, auxiliary in turns:
+        for key, on in (("awareness", awareness.on), ("auxiliary", auxiliary.on)):
+            if on and spec.world == "simulated":
+                raise document.error(
+                    (*place, key), f"the simulated world has no {key}", hint="use world: emulated"
+                )
+        if awareness.estimator == "published" and awareness.min_message_bytes > chunk_bytes:
+            raise document.error(
+                (*place, "awareness"),
+                f"no message would be timed: chunks have at most {chunk_bytes} bytes, and the published "
+                f"estimator times those of {awareness.min_message_bytes} or more",
+                hint=f"set min_message_bytes: {chunk_bytes}, or the published chunk_elements: 1000000",
+            )
 
 
 def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> tuple[Segment, ...]:
@@ -391,6 +423,8 @@ def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> 
                         iterations=entry.iterations or spec.training.iterations,
                         warmup=entry.warmup,
                         seed=spec.seed + repeat,
+                        awareness=entry.awareness or spec.awareness,
+                        auxiliary=entry.auxiliary or spec.auxiliary,
                     )
                 )
     return tuple(segments)

@@ -1,12 +1,13 @@
-"""`testbed link show|set|down|up`: the WAN's links while the testbed stands."""
+"""`testbed link show|test|set|vary|down|up|blackhole|reset`: the WAN's links while the testbed stands."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from testbed.cli.output import Format, FormatOption, mbps, print_json, print_table
+from testbed.cli.output import Format, FormatOption, mbps, print_json, print_table, progress
 from testbed.cli.select import NameOption, attach
 from topologies.errors import UsageError
 from topologies.units import Delay, Loss, Rate
@@ -18,9 +19,12 @@ Dst = Annotated[str, typer.Argument(metavar="DST", help="Its neighbour.")]
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Show and change links while the testbed stands.")
     group.command("show")(show)
+    group.command("test")(test)
     group.command("set")(set_)
+    group.command("vary")(vary)
     group.command("down")(down)
     group.command("up")(up)
+    group.command("blackhole")(blackhole)
     group.command("reset")(reset)
     app.add_typer(group, name="link")
 
@@ -63,6 +67,34 @@ def table_row(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def test(
+    src: Annotated[str, typer.Argument(metavar="SRC", help="A site.")],
+    dst: Annotated[str, typer.Argument(metavar="DST", help="Any other site.")],
+    seconds: Annotated[float, typer.Option("--seconds", help="How long TCP is measured.")] = 2.0,
+    name: NameOption = None,
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Measure from host to host through the WAN: TCP's rate, the round trip, the loss."""
+    testbed = attach(name, "link test")
+    for site in (src, dst):
+        testbed.site(site)
+    with progress() as say:
+        found = testbed.call("link_test", on_progress=say, src=src, dst=dst, seconds=seconds)
+    if format is Format.JSON:
+        print_json({"name": testbed.name, **found})
+        return
+    ratio = found["carried_bps"] / found["least_rate_bps"]
+    rtt = "none" if found["rtt_s"] is None else f"{found['rtt_s'] * 1e3:.2f} ms"
+    typer.echo(
+        f"{' > '.join(found['path'])}\n"
+        f"  rate  {mbps(found['carried_bps'])} Mbit/s of TCP payload, {ratio:.3f} of the slowest link's "
+        f"{mbps(found['least_rate_bps'])}\n"
+        f"  rtt   {rtt} (declared {found['declared_rtt_s'] * 1e3:g} ms)\n"
+        f"  loss  {found['loss_ratio']:.2%} of {found['probes']} datagrams "
+        f"(declared {found['declared_loss_ratio']:.2%}), {found['back_loss_ratio']:.2%} on the way back"
+    )
+
+
 def set_(
     src: Src,
     dst: Dst,
@@ -84,6 +116,48 @@ def set_(
         "loss": loss and Loss.parse(loss),
     }
     attach(name, "link set").link(src, dst).set(one_way=one_way, **changes)
+
+
+def vary(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND]", help="netstorm, uniform, walk or trace.")
+    ] = None,
+    every: Annotated[str | None, typer.Option("--every", help="For example 10s.")] = None,
+    rate: Annotated[str | None, typer.Option("--rate", help="A range, for example 20mbit..155mbit.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Of kind trace: a CSV or mahimahi file.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the draws.")] = 1,
+    stop: Annotated[bool, typer.Option("--stop", help="End it; links are what they were before.")] = False,
+    name: NameOption = None,
+) -> None:
+    """Have links change by themselves until --stop, as `dynamics` of an experiment does."""
+    if stop == (kind is not None):
+        raise UsageError(
+            "say either what is to happen or --stop", hint="testbed link vary uniform --every 10s"
+        )
+    testbed = attach(name, "link vary")
+    if stop:
+        applied = testbed.call("dynamics_stop")["applied"]
+        typer.echo(f"{len(applied)} changes were made; the links are what they were before")
+        return
+    given = {"kind": kind, "every": every, "rate": rate, "path": trace and str(trace.absolute())}
+    dynamics = {key: value for key, value in given.items() if value is not None}
+    testbed.call("dynamics_start", dynamics=dynamics, seed=seed)
+    typer.echo("the links change; `testbed link vary --stop` ends it")
+
+
+def blackhole(
+    src: Src,
+    dst: Dst,
+    off: Annotated[bool, typer.Option("--off", help="Carry again.")] = False,
+    both: Annotated[bool, typer.Option("--both", help="The other direction too.")] = False,
+    name: NameOption = None,
+) -> None:
+    """Drop everything from SRC to DST in silence: no switch notices, unlike `down`."""
+    testbed = attach(name, "link blackhole")
+    testbed.link(src, dst)
+    testbed.call("blackhole", src=src, dst=dst, on=not off, both=both)
 
 
 def down(src: Src, dst: Dst, name: NameOption = None) -> None:

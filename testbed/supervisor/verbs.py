@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from testbed.emulation import counters, shaping
 from testbed.emulation.calibrate import Calibration
+from testbed.emulation.link_test import measure_path
 from testbed.supervisor import boot as booting
 from testbed.supervisor.player import Player
 from testbed.supervisor.processes import ProcessSpec, kill_in, namespace_of, processes_in
@@ -229,6 +230,19 @@ def _parse_values(values: Mapping[str, Any]) -> dict[str, Any]:
     if not parsed:
         raise UsageError("no new value is given", hint=f"give one of {', '.join(_UNITS)}")
     return parsed
+
+
+@_verb(seconds=60, changes=True)
+def link_test(
+    supervisor: Supervisor, progress: Progress, src: str, dst: str, seconds: float = 2.0
+) -> dict[str, Any]:
+    """Measure from the host of one site to that of another; see `testbed.emulation.link_test`."""
+    ends = supervisor.topology.index(src), supervisor.topology.index(dst)
+    if ends[0] == ends[1]:
+        raise UsageError(f"from {src} to itself nothing crosses the WAN")
+    path = next(path for path in supervisor.network.paths if (path[0], path[-1]) == ends)
+    progress(f"measuring {' > '.join(supervisor.topology.site_names[k] for k in path)}")
+    return measure_path(supervisor.wan, path, supervisor.network.site_pid, seconds)
 
 
 @_verb(changes=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,23 @@ def test_what_cannot_be_is_refused(still) -> None:
             still.client.call("dynamics_start", **how)
     with pytest.raises(StormbedError, match="do not change"):
         still.client.call("dynamics_stop")
+
+
+def cli(testbed, *arguments: str) -> str:
+    argv = [sys.executable, "-m", "testbed", "link", *arguments, "--name", testbed.name]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_same_by_hand(still) -> None:
+    assert "20mbit" not in cli(still, "vary", "uniform", "--every", "300ms", "--rate", "20mbit..40mbit")
+    assert max(rates(still)) <= 40_000_000
+    assert "changes were made" in cli(still, "vary", "--stop")
+    cli(still, "blackhole", "dc1", "dc2")
+    assert {row["state"] for row in still.client.call("links")} == {"up", "blackhole"}
+    cli(still, "blackhole", "dc1", "dc2", "--off")
+    assert "Mbit/s of TCP payload" in cli(still, "test", "dc1", "dc2", "--seconds", "0.3")
 
 
 EXPERIMENT = """

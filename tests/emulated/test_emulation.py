@@ -285,3 +285,20 @@ def test_metrics_tell_rates_and_bytes(fresh) -> None:
     line = opener.open(f"http://{address}:9103/metrics", timeout=5).read().decode()
     assert "stormbed_delay_line_up 1.0" in line
     assert f'stormbed_delay_line_lateness_seconds_bucket{{dst="{FAR}",le="+Inf",src="dc1"}}' in line
+
+
+def test_a_link_test_measures_from_host_to_host(fresh) -> None:
+    found = fresh.client.call("link_test", src="dc1", dst=FAR, seconds=1.0)
+    assert found["path"][0] == "dc1" and found["path"][-1] == FAR
+    assert found["least_rate_bps"] == 50_000_000
+    assert 0.85 <= found["carried_bps"] / 50e6 <= 0.97
+    assert found["declared_rtt_s"] == 0.02
+    assert 0.0195 <= found["rtt_s"] < 0.026
+    assert (found["loss_ratio"], found["back_loss_ratio"]) == (0, 0)
+    fresh.client.call("link_set", src="dc1", dst="dc2", loss="20%")
+    lossy = fresh.client.call("link_test", src="dc1", dst="dc2", seconds=0.5)
+    assert 0.1 < lossy["loss_ratio"] < 0.3 and lossy["back_loss_ratio"] == 0
+    assert lossy["declared_loss_ratio"] == 0.2
+    for ends, seconds, message in ((("dc1", "dc1"), 1, "itself"), (("dc1", "dc2"), 0, "0.1 to 60 s")):
+        with pytest.raises(UsageError, match=message):
+            fresh.client.call("link_test", src=ends[0], dst=ends[1], seconds=seconds)

@@ -251,7 +251,7 @@ class Coordinator:
                 f"segment {segment.get('label')} of job {job} names no scheduler, and none is in use"
             )
         watch = self._watch(found, segment)
-        before = len(found.policies)
+        before = found.machine.version
         plan = None
         if scheduler is not None:
             found.scheduler_spec = scheduler
@@ -271,7 +271,7 @@ class Coordinator:
             "policy_version": found.machine.version,
             "collectives": found.machine.next_seq,
             "plan": None if plan is None else plan.to_dict(names),
-            "policies": list(found.policies)[before:],
+            "policies": [entry for entry in found.policies if entry["version"] > before],
             "network": watch.status(),
         }
 

@@ -55,6 +55,7 @@ class Testbed:
         name: str | None = None,
         scale: float = 1.0,
         calibrate: bool = True,
+        allow_degraded: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Self:
         """Bring a testbed up and return it.
@@ -64,6 +65,7 @@ class Testbed:
             name: the testbed's; the topology's own when left out.
             scale: every rate is multiplied by this.
             calibrate: load all links together for two seconds, and give a verdict on their fidelity.
+            allow_degraded: bring up even what cannot be as fast as declared; `info.limits` tells it.
             on_progress: is told each step.
 
         Raises:
@@ -78,7 +80,10 @@ class Testbed:
             network = network.scaled(scale)
         preflight()
         chosen = default_name(network) if name is None else name
-        return cls(launch.up(network, chosen, on_progress=on_progress, calibrate=calibrate))
+        info = launch.up(
+            network, chosen, on_progress=on_progress, calibrate=calibrate, allow_degraded=allow_degraded
+        )
+        return cls(info)
 
     @classmethod
     def attach(cls, name: str | None = None) -> Self:

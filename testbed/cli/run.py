@@ -28,6 +28,10 @@ def run(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave a testbed standing that was brought up for this run.")
     ] = False,
+    allow_degraded: Annotated[
+        bool,
+        typer.Option("--allow-degraded", help="Go on with links that cannot be as fast as declared."),
+    ] = False,
     world: Annotated[str | None, typer.Option(help="emulated or simulated, instead of the file's.")] = None,
     scale: Annotated[
         float | None, typer.Option(help="Multiply all rates, instead of the file's scale.")
@@ -49,6 +53,7 @@ def run(
             out=out,
             testbed=name,
             keep=keep,
+            allow_degraded=allow_degraded,
             say=say,
             on_directory=lambda directory: say(f"writing {_near(directory)}"),
         )

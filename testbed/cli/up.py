@@ -35,6 +35,10 @@ def up(
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Be content with a testbed of this name and network that is up.")
     ] = False,
+    allow_degraded: Annotated[
+        bool,
+        typer.Option("--allow-degraded", help="Go on with links that cannot be as fast as declared."),
+    ] = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Bring up switches, routes, sites with SSH and agents, and Prometheus; all stands until `down`."""
@@ -47,7 +51,9 @@ def up(
     testbed = reusable(chosen, network) if reuse else None
     if testbed is None:
         with progress() as say:
-            testbed = Testbed.up(network, name=chosen, calibrate=calibrate, on_progress=say)
+            testbed = Testbed.up(
+                network, name=chosen, calibrate=calibrate, allow_degraded=allow_degraded, on_progress=say
+            )
     if format is Format.JSON:
         print_json(summary(testbed))
     else:
@@ -55,6 +61,8 @@ def up(
             f"{testbed.name} stands: {count(testbed.topology.sites, 'site')}, "
             f"{count(testbed.topology.links, 'link')} ({testbed.topology.name})"
         )
+        for limit in testbed.info.limits:
+            typer.echo(f"  limit: {limit}")
         for line in verdict_lines(testbed.info.fidelity):
             typer.echo(f"  {line}")
         typer.echo(f"  ssh -F {testbed.ssh_config} {testbed.topology.site_names[0]}")
@@ -94,4 +102,5 @@ def summary(testbed: Testbed) -> dict[str, Any]:
             name: {"wan_ip": site.wan_ip, "mgmt_ip": site.mgmt_ip} for name, site in info.sites.items()
         },
         "fidelity": info.fidelity,
+        "limits": list(info.limits),
     }

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from testbed import sites as site_doors
 from testbed.client import SupervisorClient
-from testbed.emulation import management
+from testbed.emulation import capacity, management
 from testbed.emulation.environment import PYTHON, base_environment, log_tail
 from testbed.emulation.rundir import (
     RunDir,
@@ -92,6 +92,7 @@ def up(
     *,
     on_progress: OnProgress | None = None,
     calibrate: bool = True,
+    allow_degraded: bool = False,
 ) -> TestbedInfo:
     """Bring a testbed up and return its state.
 
@@ -102,17 +103,22 @@ def up(
         name: unique on this machine.
         on_progress: gets a line for every step.
         calibrate: measure every link; the verdict is `info.fidelity`.
+        allow_degraded: bring up even what the emulator cannot honour; `info.limits` tells what that is.
 
     Raises:
         UsageError: a testbed of this name is up, or the name cannot be one.
-        CannotHonourError: not root, a program is missing, no free subnet, too many sites.
+        CannotHonourError: not root, a program is missing, no free subnet, too many sites, or a rate that
+            no link here can have and `allow_degraded` is not given.
         StormbedError: a part did not start; the message quotes its log.
     """
     progress = on_progress or (lambda text: None)
     check_name(name)
     check_possible(topology)
+    limits = limits_of(topology, allow_degraded)
+    for limit in limits:
+        progress(f"warning: {limit}")
     run_dir = RunDir.of(name)
-    with _starting(run_dir, topology) as info:
+    with _starting(run_dir, topology, limits) as info:
         process: subprocess.Popen[bytes] | None = None
         try:
             progress("keys and files")
@@ -195,7 +201,7 @@ def check_possible(topology: Topology) -> None:
     if len(topology.sites) > MAX_SITES:
         raise CannotHonourError(
             f"{topology.name} has {len(topology.sites)} sites and the emulator holds {MAX_SITES}",
-            hint="simulate it",
+            hint="the simulated world takes them: `testbed run EXPERIMENT --world simulated`",
         )
     for program, package in PROGRAMS.items():
         if shutil.which(program, path=site_doors.SITE_PATH) is None:
@@ -203,8 +209,26 @@ def check_possible(topology: Topology) -> None:
     gso_max_bytes(topology.directed)
 
 
+def limits_of(topology: Topology, allow_degraded: bool) -> tuple[str, ...]:
+    """In what the network cannot be as declared here.
+
+    Raises:
+        CannotHonourError: a link cannot be as fast as declared, and that is not allowed.
+    """
+    beyond = capacity.beyond(topology.directed)
+    if beyond and not allow_degraded:
+        more = f", and {len(beyond) - 1} more" if len(beyond) > 1 else ""
+        raise CannotHonourError(
+            f"{beyond[0]}{more}",
+            hint=f"--scale {capacity.fitting_scale(topology.directed):g} would fit, "
+            "--allow-degraded goes on and records it",
+        )
+    short = capacity.shortage(topology.directed, len(os.sched_getaffinity(0)))
+    return (*beyond, *([short] if short else ()))
+
+
 @contextmanager
-def _starting(run_dir: RunDir, topology: Topology) -> Iterator[TestbedInfo]:
+def _starting(run_dir: RunDir, topology: Topology, limits: tuple[str, ...]) -> Iterator[TestbedInfo]:
     """Take the name and a subnet, both at once with respect to other callers."""
     root = run_dir.path.parent
     root.mkdir(parents=True, exist_ok=True)
@@ -224,6 +248,7 @@ def _starting(run_dir: RunDir, topology: Topology) -> Iterator[TestbedInfo]:
             topology=topology.to_dict(),
             subnet=addresses.subnet,
             interface=management.interface_name(run_dir),
+            limits=limits,
             # Until the supervisor runs, this process answers for the testbed.
             pid=os.getpid(),
             started_ticks=start_ticks(os.getpid()),

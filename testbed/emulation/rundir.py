@@ -121,6 +121,8 @@ class TestbedInfo(_State):
     supervisor_pid: int | None = None
     sites: dict[str, SiteInfo]
     fidelity: dict[str, Any] | None = None
+    limits: tuple[str, ...] = ()
+    """In what it cannot be as declared on this machine, known before it was made."""
 
     @property
     def run_dir(self) -> Path:

@@ -95,6 +95,8 @@ class EmulatedRun:
         ]
         version = run_command(["ovs-vsctl", "--version"], timeout=10).stdout.splitlines()[0].split()[-1]
         self._run.update(links=links, versions=self._run.manifest.versions | {"openvswitch": version})
+        for limit in self._testbed.limits:
+            self._run.note(limit)
         if changed:
             self._run.note(f"not as the topology declares, changed since bring-up: {', '.join(changed)}")
 

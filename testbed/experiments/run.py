@@ -25,6 +25,7 @@ def run_experiment(
     out: Path = Path(RUNS),
     testbed: str | None = None,
     keep: bool = False,
+    allow_degraded: bool = False,
     say: Say = lambda text: None,
     on_directory: Callable[[Path], None] = lambda path: None,
 ) -> Path:
@@ -36,6 +37,7 @@ def run_experiment(
         testbed: the testbed to use, or the name of the one to bring up. Without it, a testbed that stands
             with the experiment's very network is used, and otherwise one is brought up.
         keep: leave a testbed standing that was brought up for this run.
+        allow_degraded: bring up even what cannot be as fast as declared; the run's notes tell it.
         say: told what is being done.
         on_directory: told the run directory as soon as there is one, also of a run that then fails.
 
@@ -57,7 +59,7 @@ def run_experiment(
 
     require_root("an emulated run")
     with (
-        _standing_testbed(experiment, testbed, keep, say) as info,
+        _standing_testbed(experiment, testbed, keep, allow_degraded, say) as info,
         RunDirectory(path, experiment, "emulated") as run,
     ):
         on_directory(run.path)
@@ -68,7 +70,7 @@ def run_experiment(
 
 @contextmanager
 def _standing_testbed(
-    experiment: LoadedExperiment, name: str | None, keep: bool, say: Say
+    experiment: LoadedExperiment, name: str | None, keep: bool, allow_degraded: bool, say: Say
 ) -> Iterator[TestbedInfo]:
     """The testbed for an experiment; one that had to be brought up is taken down again, unless kept."""
     from testbed.emulation import launch
@@ -91,7 +93,7 @@ def _standing_testbed(
         yield info
         return
     say(f"bringing up testbed {name}: {experiment.spec.topology}")
-    info = launch.up(experiment.topology, name, on_progress=say)
+    info = launch.up(experiment.topology, name, on_progress=say, allow_degraded=allow_degraded)
     try:
         yield info
     finally:

@@ -203,8 +203,14 @@ def test_too_many_sites_and_a_missing_program_are_refused_before_anything_is_mad
     before = host_marks()
     many = {"name": "t", "defaults": {"rate": "1mbit"}, "sites": {f"s{k}": {} for k in range(251)}}
     many["links"] = [{"endpoints": [f"s{k}", f"s{k + 1}"]} for k in range(250)]
-    with pytest.raises(CannotHonourError, match="251 sites and the emulator holds 250"):
+    with pytest.raises(
+        CannotHonourError, match=r"251 sites and the emulator holds 250 .the simulated world takes them"
+    ):
         launch.up(topology_from_dict(many), unique_name())
+    fast = {"name": "t", "defaults": {"rate": "10gbit"}, "sites": {"a": {}, "b": {}}}
+    fast["links"] = [{"endpoints": ["a", "b"], "delay": "1ms"}]
+    with pytest.raises(CannotHonourError, match=r"at most 1.25gbit .*and 1 more.*--scale 0.125 would fit"):
+        launch.up(topology_from_dict(fast), unique_name())
     monkeypatch.setattr(launch, "PROGRAMS", launch.PROGRAMS | {"no-such-program": "no-such-package"})
     with pytest.raises(
         CannotHonourError, match=r"no-such-program is missing .apt-get install no-such-package"

@@ -2,7 +2,7 @@
 metrics.
 
 Read-only. GET /health, /routes, /counters and /metrics; all but the last answer JSON maps with a schema
-number.
+number. /routes takes src=SITE, dst=SITE and moved=1 (only pairs whose primary is not the declared one).
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from controller.fabric import SCHEMA, Fabric
-from topologies.errors import CannotHonourError
+from topologies.errors import CannotHonourError, nearest
 
 LOG = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class FabricCollector(Collector):
         )
         dropped = CounterMetricFamily(
             "stormbed_controller_dropped_bytes",
-            "Bytes dropped by a switch: not-ipv4, or unknown addresses",
+            "Bytes dropped by a switch: not-ipv4, or addresses that are unknown or cut off",
             labels=["site", "reason"],
         )
         paths, drops = self._fabric.counts()
@@ -89,7 +90,21 @@ class FabricCollector(Collector):
             sent.add_metric([count.src, count.dst, path], count.bytes)
         for drop in drops:
             dropped.add_metric([drop.site, "unknown-address" if drop.table else "not-ipv4"], drop.bytes)
-        yield from (connected, in_sync, rules, repairs, ports, sent, dropped)
+        steering = self._fabric.steering
+        down = GaugeMetricFamily(
+            "stormbed_controller_links_down", "Links that are down", value=len(steering.watch.down)
+        )
+        moved = GaugeMetricFamily(
+            "stormbed_controller_primaries_moved",
+            "Ordered pairs of sites whose primary is another one than declared",
+            value=len(steering.moved),
+        )
+        reroutes = CounterMetricFamily(
+            "stormbed_controller_reroutes",
+            "Changes of a pair's primary, away from cut links and back",
+            value=steering.reroutes,
+        )
+        yield from (connected, in_sync, rules, repairs, ports, sent, dropped, down, moved, reroutes)
 
 
 class Api:
@@ -148,14 +163,14 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10  # a client that sends nothing holds its thread no longer
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
         try:
             if path == "/metrics":
                 self._answer(HTTPStatus.OK, generate_latest(self.registry), METRICS_TYPE)
             elif path == "/health":
                 self._json(HTTPStatus.OK, self.fabric.health())
             elif path == "/routes":
-                self._json(HTTPStatus.OK, self.fabric.routes())
+                self._routes(query)
             elif path == "/counters":
                 self.fabric.refresh(time.monotonic() - FRESH_S, REFRESH_TIMEOUT_S)
                 self._json(HTTPStatus.OK, self.fabric.counters(time.monotonic()))
@@ -166,6 +181,18 @@ class _Handler(BaseHTTPRequestHandler):
                 )
         except (BrokenPipeError, ConnectionResetError):
             LOG.debug("the client left before the answer to %s", path)
+
+    def _routes(self, query: str) -> None:
+        asked = dict(parse_qsl(query))
+        names = self.fabric.topology.site_names
+        for key in ("src", "dst"):
+            if key in asked and asked[key] not in names:
+                hint = nearest(asked[key], names)
+                error = f"there is no site {asked[key][:40]!r}" + (f" ({hint})" if hint else "")
+                self._json(HTTPStatus.BAD_REQUEST, {"schema": SCHEMA, "error": error})
+                return
+        moved = asked.get("moved", "0") not in ("0", "false")
+        self._json(HTTPStatus.OK, self.fabric.routes(asked.get("src"), asked.get("dst"), moved=moved))
 
     def _json(self, status: HTTPStatus, body: dict[str, Any]) -> None:
         self._answer(status, json.dumps(body).encode() + b"\n", "application/json")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from controller.fabric import Fabric
 from controller.rules import COOKIE_MASK, FlowRule
 from controller.session import Add, Barrier, Command, Delete, Installed, ReadPorts, ReadRules
+from controller.steering import Orders, Reroute
 
 ENGINE = os.environ.get("STORMBED_OPENFLOW_ENGINE", "os-ken")
 if ENGINE == "ryu":
@@ -43,7 +43,7 @@ else:
 
 LOG = logging.getLogger(__name__)
 
-TICK_S = 0.2
+TICK_S = 0.05
 ECHO_S = 1.0
 """A switch that is gone is noticed within this time: the engine finds out when it fails to send an echo
 request."""
@@ -79,6 +79,10 @@ class EventTick(event.EventBase):
     """Time to read the switches again."""
 
 
+class EventClock(event.EventBase):
+    """Time has passed while the fabric waits for something."""
+
+
 class Controller(Application):  # type: ignore[misc, valid-type]
     """Everything but the clock runs on the engine's one event thread of this application."""
 
@@ -90,6 +94,8 @@ class Controller(Application):  # type: ignore[misc, valid-type]
         self._fabric = _fabric
         self._datapaths: dict[int, Any] = {}
         self._partial: dict[int, list[Installed]] = {}
+        self._ports: dict[int, dict[int, bool]] = {}
+        self._told: Reroute | None = None
 
     def start(self) -> Any:
         result = super().start()
@@ -104,11 +110,16 @@ class Controller(Application):  # type: ignore[misc, valid-type]
                 self._fabric.refresh_wanted.clear()
                 due_s = time.monotonic() + _poll_s
                 self.send_event(self.name, EventTick())
+            if self._fabric.steering.pending:
+                self.send_event(self.name, EventClock())
 
     @handler.set_ev_cls(EventTick)
     def on_tick(self, _: EventTick) -> None:
-        for number, datapath in list(self._datapaths.items()):
-            self._send(datapath, self._fabric.tell(number, lambda session: session.on_tick(time.monotonic())))
+        self._carry_out(self._fabric.poll(time.monotonic()))
+
+    @handler.set_ev_cls(EventClock)
+    def on_clock(self, _: EventClock) -> None:
+        self._carry_out(self._fabric.on_time(time.monotonic()))
 
     @handler.set_ev_cls(ofp_event.EventOFPStateChange, [handler.MAIN_DISPATCHER, handler.DEAD_DISPATCHER])
     def on_state(self, ev: Any) -> None:
@@ -121,12 +132,13 @@ class Controller(Application):  # type: ignore[misc, valid-type]
                 LOG.info("switch %d (%s) connected", number, self._fabric.sites[number])
             self._datapaths[number] = datapath
             self._partial.pop(number, None)
-            self._send(datapath, self._fabric.tell(number, lambda s: s.on_connect(time.monotonic())))
+            self._ports.pop(number, None)
+            self._carry_out(self._fabric.on_connect(number, time.monotonic()))
         elif self._is_current(datapath):
             LOG.warning("switch %d disconnected", number)
             del self._datapaths[number]
             self._fabric.note_stranger(number, here=False)
-            self._fabric.tell(number, lambda session: session.on_disconnect())
+            self._carry_out(self._fabric.on_disconnect(number, time.monotonic()))
 
     @handler.set_ev_cls(ofp_event.EventOFPFlowStatsReply, handler.MAIN_DISPATCHER)
     def on_flow_stats(self, ev: Any) -> None:
@@ -140,7 +152,8 @@ class Controller(Application):  # type: ignore[misc, valid-type]
             return
         del self._partial[number]
         before = self._fabric.sessions[number].in_sync if number in self._fabric.sessions else False
-        commands = self._fabric.on_rules(number, rules, time.monotonic())
+        orders = self._fabric.on_rules(number, rules, time.monotonic())
+        commands = [command for to, some in orders if to == number for command in some]
         changes = sum(isinstance(command, (Add, Delete)) for command in commands)
         if changes:
             level = logging.WARNING if before else logging.INFO
@@ -150,13 +163,13 @@ class Controller(Application):  # type: ignore[misc, valid-type]
             LOG.info(
                 "switch %d: %s", number, session.last_error or f"in sync with {len(session.wanted)} rules"
             )
-        self._send(datapath, commands)
+        self._carry_out(orders)
 
     @handler.set_ev_cls(ofp_event.EventOFPBarrierReply, handler.MAIN_DISPATCHER)
     def on_barrier(self, ev: Any) -> None:
         datapath = ev.msg.datapath
         if self._is_current(datapath):
-            self._send(datapath, self._fabric.tell(datapath.id, lambda s: s.on_barrier(time.monotonic())))
+            self._carry_out(self._fabric.on_barrier(datapath.id, time.monotonic()))
 
     @handler.set_ev_cls(ofp_event.EventOFPErrorMsg, handler.MAIN_DISPATCHER)
     def on_error(self, ev: Any) -> None:
@@ -164,35 +177,56 @@ class Controller(Application):  # type: ignore[misc, valid-type]
         kind = ofproto.ofp_error_type_to_str(msg.type)
         text = f"the switch refused: {kind}, {ofproto.ofp_error_code_to_str(msg.type, msg.code)}"
         LOG.error("switch %d: %s", msg.datapath.id, text)
-        self._fabric.tell(msg.datapath.id, lambda session: session.on_error(text))
+        self._carry_out(self._fabric.on_error(msg.datapath.id, text, time.monotonic()))
 
     @handler.set_ev_cls(ofp_event.EventOFPPortDescStatsReply, handler.MAIN_DISPATCHER)
     def on_ports(self, ev: Any) -> None:
-        for port in ev.msg.body:
-            self._port(ev.msg.datapath, port, gone=False)
+        datapath, ofproto = ev.msg.datapath, ev.msg.datapath.ofproto
+        if not self._is_current(datapath):
+            return
+        ports = self._ports.setdefault(datapath.id, {})
+        ports |= {p.port_no: _is_up(ofproto, p) for p in ev.msg.body if p.port_no <= ofproto.OFPP_MAX}
+        if ev.msg.flags & ofproto.OFPMPF_REPLY_MORE:
+            return
+        del self._ports[datapath.id]
+        down = sorted(number for number, up in ports.items() if not up)
+        if down:
+            LOG.info("switch %d: ports %s are down", datapath.id, ", ".join(map(str, down)))
+        self._carry_out(self._fabric.on_ports(datapath.id, ports, time.monotonic()))
 
     @handler.set_ev_cls(ofp_event.EventOFPPortStatus, handler.MAIN_DISPATCHER)
     def on_port_status(self, ev: Any) -> None:
-        datapath = ev.msg.datapath
-        self._port(datapath, ev.msg.desc, gone=ev.msg.reason == datapath.ofproto.OFPPR_DELETE)
-
-    def _port(self, datapath: Any, port: Any, *, gone: bool) -> None:
-        ofproto = datapath.ofproto
+        datapath, port, ofproto = ev.msg.datapath, ev.msg.desc, ev.msg.datapath.ofproto
         if port.port_no > ofproto.OFPP_MAX or not self._is_current(datapath):
             return
-        down = port.state & ofproto.OFPPS_LINK_DOWN or port.config & ofproto.OFPPC_PORT_DOWN
-        up = None if gone else not down
-        state = "gone" if gone else "up" if up else "down"
+        up = None if ev.msg.reason == ofproto.OFPPR_DELETE else _is_up(ofproto, port)
+        state = "gone" if up is None else "up" if up else "down"
         LOG.info("switch %d: port %d is %s", datapath.id, port.port_no, state)
-        self._fabric.tell(datapath.id, lambda session: session.on_port(port.port_no, up))
+        self._carry_out(self._fabric.on_port(datapath.id, port.port_no, up, time.monotonic()))
+
+    def _carry_out(self, orders: Orders) -> None:
+        for number, commands in orders:
+            datapath = self._datapaths.get(number)
+            if datapath is not None:
+                for command in commands:
+                    datapath.send_msg(_message(datapath, command))
+        self._tell_reroutes()
+
+    def _tell_reroutes(self) -> None:
+        last = self._fabric.steering.last
+        if last is not None and last is not self._told:
+            self._told = last
+            links = self._fabric.topology.links
+            down = ", ".join("-".join(links[i].endpoints) for i in last.links_down) or "none"
+            LOG.info("%d primaries changed within %.3f s; links down: %s", last.pairs, last.seconds_s, down)
 
     def _is_current(self, datapath: Any) -> bool:
         """False for a connection that its switch has replaced; its last events may come late."""
         return datapath.id in self._datapaths and self._datapaths[datapath.id] is datapath
 
-    def _send(self, datapath: Any, commands: Iterable[Command]) -> None:
-        for command in commands:
-            datapath.send_msg(_message(datapath, command))
+
+def _is_up(ofproto: Any, port: Any) -> bool:
+    return not (port.state & ofproto.OFPPS_LINK_DOWN or port.config & ofproto.OFPPC_PORT_DOWN)
 
 
 def _message(datapath: Any, command: Command) -> Any:

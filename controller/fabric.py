@@ -7,15 +7,16 @@ the HTTP threads only look. Times are seconds of one monotonic clock, handed in.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controller.rules import Kind, RuleId, plan_rules
 from controller.session import Command, Installed, Session
+from controller.steering import Orders, Steering
 from topologies.addressing import HOST_PORT, dpid, wan_port
 from topologies.model import Topology
-from topologies.paths import path_sets
+from topologies.paths import hops_of, is_intact, path_sets
 
 SCHEMA = 1
 
@@ -33,7 +34,8 @@ class PathCount:
 
 @dataclass(frozen=True, slots=True)
 class DropCount:
-    """What a switch dropped in one table: 0 is traffic other than IPv4, 1 is unknown addresses."""
+    """What a switch dropped in one table: 0 is traffic other than IPv4, 1 is addresses that are unknown or,
+    for now, out of reach."""
 
     site: str
     table: int
@@ -50,6 +52,7 @@ class Fabric:
         rules = plan_rules(topology, self.paths)
         self.sites = {dpid(k): name for k, name in enumerate(topology.site_names)}
         self.sessions = {number: Session(held) for number, held in rules.items()}
+        self.steering = Steering(topology, self.paths, self.sessions)
         self.unexpected: set[int] = set()
         """Datapath ids that are connected and not of this topology. They are given nothing."""
         self.refresh_wanted = threading.Event()
@@ -59,15 +62,66 @@ class Fabric:
             for k in range(len(topology.site_names))
         }
 
-    def tell(self, number: int, event: Callable[[Session], list[Command] | None]) -> list[Command]:
-        """Report an event to the session of one switch and get the commands for it; none for a stranger."""
+    # What the OpenFlow application reports. Each answer is commands for switches, perhaps other ones.
+
+    def on_connect(self, number: int, now_s: float) -> Orders:
+        def connect(session: Session) -> list[Command]:
+            self.steering.on_connect(now_s)
+            return session.on_connect(now_s, hold=self.steering.holding)
+
+        return self._report(number, connect, now_s)
+
+    def on_disconnect(self, number: int, now_s: float) -> Orders:
+        return self._report(number, lambda session: session.on_disconnect(), now_s)
+
+    def on_rules(self, number: int, installed: Sequence[Installed], now_s: float) -> Orders:
+        return self._report(number, lambda session: session.on_rules(installed, now_s), now_s)
+
+    def on_barrier(self, number: int, now_s: float) -> Orders:
+        return self._report(number, lambda session: session.on_barrier(now_s), now_s)
+
+    def on_error(self, number: int, text: str, now_s: float) -> Orders:
+        return self._report(number, lambda session: session.on_error(text), now_s)
+
+    def on_ports(self, number: int, ports: Mapping[int, bool], now_s: float) -> Orders:
+        """A switch has told about all its ports: number to whether it is up."""
+
+        def tell(session: Session) -> None:
+            session.ports = dict(ports)
+            self.steering.on_ports(number, ports, now_s)
+
+        return self._report(number, tell, now_s)
+
+    def on_port(self, number: int, port: int, up: bool | None, now_s: float) -> Orders:
+        """A port came up, went down, or (None) is gone."""
+
+        def tell(session: Session) -> None:
+            session.on_port(port, up)
+            self.steering.watch.report(number, port, bool(up), now_s)
+
+        return self._report(number, tell, now_s)
+
+    def poll(self, now_s: float) -> Orders:
+        """Have every switch read again."""
+        with self._changed:
+            return [(number, session.on_tick(now_s)) for number, session in self.sessions.items()]
+
+    def on_time(self, now_s: float) -> Orders:
+        """Look after what only the clock brings; nothing to do unless `self.steering.pending`."""
+        with self._changed:
+            orders = self.steering.on_time(now_s)
+            self._changed.notify_all()
+            return orders
+
+    def _report(self, number: int, event: Callable[[Session], list[Command] | None], now_s: float) -> Orders:
+        """Report an event to the session of one switch; nothing comes of what a stranger says."""
         with self._changed:
             session = self.sessions.get(number)
             if session is None:
                 return []
-            commands = event(session) or []
+            orders = [(number, event(session) or []), *self.steering.on_time(now_s)]
             self._changed.notify_all()
-            return commands
+            return orders
 
     def note_stranger(self, number: int, *, here: bool) -> None:
         """A switch that is not of this topology connected, or left."""
@@ -101,8 +155,27 @@ class Fabric:
                     for session in self.sessions.values()
                     if session.connected
                 ),
+                **self._links_and_primaries(),
                 "switches": [self._switch(number, session) for number, session in self.sessions.items()],
             }
+
+    def _links_and_primaries(self) -> dict[str, Any]:
+        steering, links = self.steering, self.topology.links
+        last = steering.last
+        return {
+            "links_down": [list(links[i].endpoints) for i in sorted(steering.watch.down)],
+            "rerouting": steering.moving,
+            "version": steering.version,
+            "reroutes": steering.reroutes,
+            "moved": len(steering.moved),
+            "parted": sum(path is None for path in steering.leading.values()),
+            "last_reroute": last
+            and {
+                "links_down": [list(links[i].endpoints) for i in last.links_down],
+                "pairs": last.pairs,
+                "seconds_s": round(last.seconds_s, 4),
+            },
+        }
 
     def _switch(self, number: int, session: Session) -> dict[str, Any]:
         return {
@@ -124,23 +197,46 @@ class Fabric:
         """The site behind a port: a neighbour, the switch's own, or None for a port that is not planned."""
         return self.sites[number] if port == HOST_PORT else self._peers[number].get(port)
 
-    def routes(self) -> dict[str, Any]:
-        """Every path of every ordered pair of sites, by number."""
+    def routes(
+        self, src: str | None = None, dst: str | None = None, *, moved: bool = False
+    ) -> dict[str, Any]:
+        """Every path of every ordered pair of sites by number, and which way absent numbers go.
+
+        Args:
+            src, dst: show only pairs with this source, or destination.
+            moved: show only pairs whose primary is another one than declared.
+        """
         names = self.topology.site_names
+        with self._changed:
+            steering = self.steering
+            cut = hops_of(self.topology, steering.down)
+            chosen = set(steering.moved) if moved else self.paths.keys()
+            return {
+                "schema": SCHEMA,
+                "topology": self.topology.name,
+                **self._links_and_primaries(),
+                "routes": [
+                    {
+                        "src": names[u],
+                        "dst": names[v],
+                        "paths": [
+                            {"path": n, "sites": [names[k] for k in path], "intact": is_intact(path, cut)}
+                            for n, path in enumerate(paths)
+                        ],
+                        "primary": self._primary((u, v)),
+                    }
+                    for (u, v), paths in self.paths.items()
+                    if (u, v) in chosen and src in (None, names[u]) and dst in (None, names[v])
+                ],
+            }
+
+    def _primary(self, pair: tuple[int, int]) -> dict[str, Any]:
+        """Where absent path numbers go; `path` is None for a way that is no path of the pair's set."""
+        path = self.steering.leading[pair]
         return {
-            "schema": SCHEMA,
-            "topology": self.topology.name,
-            "routes": [
-                {
-                    "src": names[src],
-                    "dst": names[dst],
-                    "paths": [
-                        {"path": number, "sites": [names[k] for k in path]}
-                        for number, path in enumerate(paths)
-                    ],
-                }
-                for (src, dst), paths in self.paths.items()
-            ],
+            "path": self.paths[pair].index(path) if path in self.paths[pair] else None,
+            "sites": path and [self.topology.site_names[k] for k in path],
+            "moved": path != self.steering.declared[pair],
         }
 
     def counters(self, now_s: float) -> dict[str, Any]:
@@ -183,6 +279,3 @@ class Fabric:
     def switches(self) -> list[tuple[int, str, Session]]:
         """(datapath id, site, session) of every switch; look, do not touch."""
         return [(number, self.sites[number], session) for number, session in self.sessions.items()]
-
-    def on_rules(self, number: int, installed: Sequence[Installed], now_s: float) -> list[Command]:
-        return self.tell(number, lambda session: session.on_rules(installed, now_s))

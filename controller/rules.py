@@ -10,6 +10,10 @@ so there are two tables:
 - table 1 forwards by path number, source and destination. A rule without the metadata stands below and
   sends a path number that the pair does not have along the primary. What matches nothing is dropped and
   counted.
+
+While links are down, the paths that they cut have no rules, so their numbers are absent ones, and the rule
+for absent numbers leads along a path that is whole. A sender need not know: whatever number it writes, its
+packets arrive as long as there is a way.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from itertools import pairwise
 from topologies.addressing import HOST_PORT, dpid, wan_ip, wan_port
 from topologies.dscp import CLASSES, MAX_PATHS, encode
 from topologies.model import Topology
-from topologies.paths import Path
+from topologies.paths import Path, fastest_without, hops_of, is_intact
 
 ETH_TYPE_IPV4 = 0x0800
 CLASSIFY_TABLE = 0
@@ -45,7 +49,7 @@ class Kind(IntEnum):
     CLASSIFY = 1
     PATH = 2
     PRIMARY = 3
-    """Sends an absent path number along the primary."""
+    """Sends an absent path number along the primary, or what stands in for it while it is cut."""
     DROP = 4
 
 
@@ -162,37 +166,52 @@ def _common_rules() -> list[FlowRule]:
     return rules
 
 
+PathSets = Mapping[tuple[int, int], Sequence[Path]]
+
+
+def primaries(
+    topology: Topology, path_sets: PathSets, down: frozenset[int] = frozenset()
+) -> dict[tuple[int, int], Path | None]:
+    """Where the packets of absent path numbers go: the first intact path of each pair's set.
+
+    Where no path of the set is intact it is the fastest one that is left, and None where the cut links
+    part the two sites.
+
+    Args:
+        topology, path_sets: as declared.
+        down: indexes (in `topology.links`) of the links that are cut.
+    """
+    cut = hops_of(topology, down)
+    found: dict[tuple[int, int], Path | None] = {
+        pair: next((path for path in paths if is_intact(path, cut)), None)
+        for pair, paths in path_sets.items()
+    }
+    return found | fastest_without(topology, [pair for pair, path in found.items() if path is None], cut)
+
+
 def plan_rules(
-    topology: Topology, path_sets: Mapping[tuple[int, int], Sequence[Path]]
+    topology: Topology, path_sets: PathSets, down: frozenset[int] = frozenset()
 ) -> dict[int, tuple[FlowRule, ...]]:
     """The rules of every switch, by datapath id, sorted by table, priority (highest first) and match.
 
-    A path has rules only on the switches it passes.
+    A path has rules only on the switches it passes, and none while it is cut; see `primaries` for the rest.
     """
     rules = {dpid(k): _common_rules() for k in range(len(topology.site_names))}
+    cut = hops_of(topology, down)
+
+    def along(path: Path, name: RuleId, priority: int, **more: MatchValue) -> None:
+        match = _match(eth_type=ETH_TYPE_IPV4, ipv4_src=wan_ip(name.src), ipv4_dst=wan_ip(name.dst), **more)
+        for site, port in _hops(topology, path):
+            rules[dpid(site)].append(FlowRule(FORWARD_TABLE, priority, match, name.cookie, output=port))
+
+    leading = primaries(topology, path_sets, down)
     for (src, dst), paths in path_sets.items():
-        ends = _match(eth_type=ETH_TYPE_IPV4, ipv4_src=wan_ip(src), ipv4_dst=wan_ip(dst))
         for number, path in enumerate(paths):
-            for site, port in _hops(topology, path):
-                rules[dpid(site)].append(
-                    FlowRule(
-                        table=FORWARD_TABLE,
-                        priority=PRIORITY_PATH,
-                        match=tuple(sorted((*ends, ("metadata", number)))),
-                        cookie=RuleId(Kind.PATH, number, src, dst).cookie,
-                        output=port,
-                    )
-                )
-                if number == 0:
-                    rules[dpid(site)].append(
-                        FlowRule(
-                            table=FORWARD_TABLE,
-                            priority=PRIORITY_PRIMARY,
-                            match=ends,
-                            cookie=RuleId(Kind.PRIMARY, 0, src, dst).cookie,
-                            output=port,
-                        )
-                    )
+            if is_intact(path, cut):
+                along(path, RuleId(Kind.PATH, number, src, dst), PRIORITY_PATH, metadata=number)
+        primary = leading[src, dst]
+        if primary is not None:
+            along(primary, RuleId(Kind.PRIMARY, 0, src, dst), PRIORITY_PRIMARY)
     return {number: tuple(sorted(held, key=_order)) for number, held in rules.items()}
 
 

@@ -4,11 +4,15 @@ It is told what happened and answers with commands for the switch. Connecting, a
 somebody changed and a restart of the controller are all the same case: read what is there, add what is
 missing, delete what is stale, confirm with a barrier, read again. Rules that are right already are never
 touched, so traffic goes on.
+
+A change of the plan while all is well comes as an update: rules that are to be added and deleted in a given
+order over all switches, each step confirmed by a barrier. The switch is read again when the last is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -58,6 +62,7 @@ class _Awaiting(Enum):
     NOTHING = "nothing"
     RULES = "its rules"
     BARRIER = "a barrier reply"
+    UPDATE = "an update's barrier reply"
 
 
 MAX_ROUNDS = 3
@@ -72,8 +77,10 @@ class Session:
     """
 
     def __init__(self, wanted: Sequence[FlowRule], *, patience_s: float = 10.0) -> None:
-        self.wanted = tuple(wanted)
+        self._wanted = {rule.key: rule for rule in wanted}
         self.connected = False
+        self.held = False
+        """It is not read and given nothing until `release`: what it has to hold is not known yet."""
         self.in_sync = False
         """The switch has shown that it holds exactly the wanted rules (and perhaps foreign ones)."""
         self.last_error: str | None = None
@@ -87,17 +94,55 @@ class Session:
         self._awaiting = _Awaiting.NOTHING
         self._asked_at_s = 0.0
         self._rounds = 0
+        self._barriers: deque[_Awaiting] = deque()
+        """What each outstanding barrier confirms; a switch answers them in order."""
+        self._outdated = False
+        """An update was sent while a reading was on its way: it shows neither the old nor the new plan."""
+
+    @property
+    def wanted(self) -> tuple[FlowRule, ...]:
+        """The rules the switch has to hold."""
+        return tuple(self._wanted.values())
+
+    @property
+    def updating(self) -> bool:
+        """Whether an update has not been confirmed yet."""
+        return _Awaiting.UPDATE in self._barriers
 
     @property
     def foreign_rules(self) -> int:
         """Rules that are not ours. They are left alone."""
         return sum(not is_ours(entry.rule.cookie) for entry in self.installed)
 
-    def on_connect(self, now_s: float) -> list[Command]:
+    def on_connect(self, now_s: float, *, hold: bool = False) -> list[Command]:
         self._forget()
         self.connected = True
+        self.held = hold
         self.last_error = None
-        return [ReadPorts(), *self._read(now_s)]
+        return [ReadPorts()] if hold else [ReadPorts(), *self._read(now_s)]
+
+    def release(self, wanted: Sequence[FlowRule], now_s: float) -> list[Command]:
+        """Begin with a plan that takes the place of the one before, without any order between switches."""
+        self._wanted = {rule.key: rule for rule in wanted}
+        self.held = False
+        return self._read(now_s) if self.connected else []
+
+    def update(self, add: Iterable[FlowRule], delete: Iterable[FlowRule]) -> list[Command]:
+        """Change the plan, and the switch at once if it is connected."""
+        add, delete = tuple(add), tuple(delete)
+        for rule in delete:
+            self._wanted.pop(rule.key, None)
+        self._wanted |= {rule.key: rule for rule in add}
+        if not self.connected or self.held:
+            return []  # it gets the whole plan when it is there
+        self.in_sync = False
+        self._outdated = self._awaiting is _Awaiting.RULES
+        self._barriers.append(_Awaiting.UPDATE)
+        return [*(Add(rule) for rule in add), *(Delete(rule) for rule in delete), Barrier()]
+
+    def verify(self, now_s: float) -> list[Command]:
+        """Read the switch, unless it is being read anyway."""
+        return [] if self._awaiting is not _Awaiting.NOTHING else self.on_tick(now_s)
 
     def on_disconnect(self) -> None:
         self._forget()
@@ -108,6 +153,8 @@ class Session:
         self._awaiting = _Awaiting.NOTHING
         self.installed = tuple(installed)
         self.read_at_s = now_s
+        if self._outdated:
+            return self._read(now_s)
         add, delete = difference(self.wanted, (entry.rule for entry in installed))
         if not add and not delete:
             self.in_sync = True
@@ -126,9 +173,12 @@ class Session:
             )
             return []
         self._await(_Awaiting.BARRIER, now_s)
+        self._barriers.append(_Awaiting.BARRIER)
         return [*(Add(rule) for rule in add), *(Delete(rule) for rule in delete), Barrier()]
 
     def on_barrier(self, now_s: float) -> list[Command]:
+        if not self._barriers or self._barriers.popleft() is _Awaiting.UPDATE:
+            return []
         return self._read(now_s) if self._awaiting is _Awaiting.BARRIER else []
 
     def on_error(self, text: str) -> None:
@@ -144,7 +194,7 @@ class Session:
 
     def on_tick(self, now_s: float) -> list[Command]:
         """Look again: for the counters, and for rules that somebody has changed."""
-        if not self.connected:
+        if not self.connected or self.held:
             return []
         if self._awaiting is not _Awaiting.NOTHING:
             if now_s - self._asked_at_s < self._patience_s:
@@ -154,6 +204,7 @@ class Session:
 
     def _read(self, now_s: float) -> list[Command]:
         self._await(_Awaiting.RULES, now_s)
+        self._outdated = False
         return [ReadRules()]
 
     def _await(self, what: _Awaiting, now_s: float) -> None:
@@ -162,7 +213,9 @@ class Session:
 
     def _forget(self) -> None:
         self.connected = False
+        self.held = False
         self.in_sync = False
         self.ports = {}
+        self._barriers.clear()
         self._awaiting = _Awaiting.NOTHING
         self._rounds = 0

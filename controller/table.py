@@ -16,6 +16,7 @@ from controller.session import Add, Barrier, Command, Delete, Installed, ReadPor
 from topologies.addressing import HOST_PORT, dpid, wan_ip, wan_port
 from topologies.dscp import encode
 from topologies.model import Topology
+from topologies.paths import hops_of
 
 OFPP_MAX = 0xFFFFFF00
 """Port numbers above are reserved ones: flood, all, controller."""
@@ -159,6 +160,11 @@ class ModelNetwork:
             for u in range(size)
             for v in topology.neighbours(u)
         }
+        self.cut(())
+
+    def cut(self, links: Iterable[int]) -> None:
+        """From now on what is sent over these links, and over no others, is lost."""
+        self._cut = hops_of(self.topology, links)
 
     def install(self, rules: dict[int, tuple[FlowRule, ...]]) -> None:
         for number, held in rules.items():
@@ -183,7 +189,10 @@ class ModelNetwork:
                 return Journey(tuple(passed), site)
             if (site, out) not in self._wires:
                 return Journey(tuple(passed), None)
-            site, in_port = self._wires[site, out]
+            following, in_port = self._wires[site, out]
+            if (site, following) in self._cut:
+                return Journey(tuple(passed), None)
+            site = following
             if (site, in_port) in seen:
                 raise ModelError(f"a packet circles: {[*passed, site]}")
             seen.add((site, in_port))

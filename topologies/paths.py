@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 
@@ -49,6 +49,35 @@ def direct_path_number(paths: Mapping[tuple[int, int], tuple[Path, ...]], src: i
         if len(path) == 2:
             return number
     return None
+
+
+def hops_of(topology: Topology, links: Iterable[int]) -> frozenset[Hop]:
+    """Both directions of links that are given by their index in the topology's list."""
+    ends = [[topology.index(name) for name in topology.links[i].endpoints] for i in links]
+    return frozenset(hop for u, v in ends for hop in ((u, v), (v, u)))
+
+
+def is_intact(path: Path, without: Container[Hop]) -> bool:
+    """Whether none of the path's hops is among those."""
+    return not any(hop in without for hop in pairwise(path))
+
+
+def fastest_without(
+    topology: Topology, pairs: Iterable[tuple[int, int]], without: Container[Hop]
+) -> dict[tuple[int, int], Path | None]:
+    """The fastest path of each ordered pair that uses none of those hops; None where there is no way left.
+
+    Cost and ties as in `path_sets`.
+    """
+    graph = _Graph(topology)
+    distances: dict[int, dict[int, float]] = {}
+    found: dict[tuple[int, int], Path | None] = {}
+    for src, dst in pairs:
+        if dst not in distances:
+            distances[dst] = graph.distances_between(None, dst, without, [0.0] * graph.size)
+        reachable = src in distances[dst]
+        found[src, dst] = graph.walk(src, dst, distances[dst], without) if reachable else None
+    return found
 
 
 class _Graph:

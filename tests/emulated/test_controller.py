@@ -218,8 +218,8 @@ class Lab:
         lines = self.ofctl("--no-stats", "--no-names", "dump-flows", switch_name(k)).splitlines()
         return sorted(line.strip() for line in lines if "cookie=" in line)
 
-    def planned(self, k: int) -> list[str]:
-        planned = plan_rules(self.topology, path_sets(self.topology))[dpid(k)]
+    def planned(self, k: int, *down: int) -> list[str]:
+        planned = plan_rules(self.topology, path_sets(self.topology), frozenset(down))[dpid(k)]
         return sorted(as_printed(rule.to_ofctl()) for rule in planned)
 
     def durations(self, k: int) -> list[float]:
@@ -296,9 +296,10 @@ def test_health_and_routes(running: Lab) -> None:
     routes = running.get("/routes")["routes"]
     first = next(route for route in routes if (route["src"], route["dst"]) == ("dc1", "dc2"))
     assert first["paths"] == [
-        {"path": 0, "sites": ["dc1", "dc2"]},
-        {"path": 1, "sites": ["dc1", "dc3", "dc2"]},
+        {"path": 0, "sites": ["dc1", "dc2"], "intact": True},
+        {"path": 1, "sites": ["dc1", "dc3", "dc2"], "intact": True},
     ]
+    assert first["primary"] == {"path": 0, "sites": ["dc1", "dc2"], "moved": False}
 
 
 def send_frames(lab: Lab, src: int, dst: int, tos: int, count: int) -> None:
@@ -413,15 +414,46 @@ def test_a_switch_that_goes_and_comes_is_seen(running: Lab) -> None:
     running.wait_ready()
 
 
-def test_a_port_that_goes_down_is_seen(running: Lab) -> None:
+def test_a_cut_link_moves_the_rules_and_its_return_moves_them_back(running: Lab) -> None:
     def towards_dc2() -> bool:
         ports = running.get("/health")["switches"][0]["ports"]
         return bool(next(p["up"] for p in ports if p["peer"] == "dc2"))
 
+    def settled(*down: int) -> bool:
+        return all(running.rules(k) == running.planned(k, *down) for k in range(3))
+
+    assert settled()
+    reroutes = running.get("/health")["reroutes"]
     running.run("ip", "link", "set", "w0b", "down")  # the far end: s1 loses its carrier
     wait_until("the port to be down", lambda: not towards_dc2())
+    wait_until("the rules to lead around the link", lambda: settled(0))
+    wait_until("the controller to be sure", running.ready)
+    health = running.get("/health")
+    assert (health["links_down"], health["moved"], health["parted"]) == ([["dc1", "dc2"]], 2, 0)
+    assert health["last_reroute"]["pairs"] == 2 and health["reroutes"] == reroutes + 2
+    assert "stormbed_controller_links_down 1.0" in running.get("/metrics")
+
+    # A controller that is started while the link is down finds nothing to do.
+    wait_until("the rules to be older than a second", lambda: min(running.durations(2)) > 1)
+    started, ages = time.monotonic(), running.durations(2)
+    running.stop_controller(signal.SIGKILL)
+    running.start_controller("--poll-seconds", "1")
+    running.wait_ready()
+    assert settled(0) and running.get("/health")["moved"] == 2
+    assert min(running.durations(2)) > time.monotonic() - started - 1 and len(ages) == len(running.rules(2))
+    repairs = repairs_of(running)
+
     running.run("ip", "link", "set", "w0b", "up")
     wait_until("the port to be up", towards_dc2)
+    wait_until("the rules to be as declared", settled)
+    wait_until("the controller to be sure", running.ready)
+    health = running.get("/health")
+    assert (health["links_down"], health["moved"], health["reroutes"]) == ([], 0, 2)
+    assert repairs_of(running) == repairs, "every rule was changed in its turn"
+
+
+def repairs_of(lab: Lab) -> list[int]:
+    return [switch["repairs"] for switch in lab.get("/health")["switches"]]
 
 
 def test_a_foreign_switch_gets_nothing(running: Lab) -> None:

@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api import Api
 from controller.fabric import Fabric
-from controller.session import Barrier, Command, ReadRules
+from controller.session import ReadPorts, ReadRules
+from controller.steering import Orders
 from controller.table import ModelNetwork
 from topologies.errors import CannotHonourError
 from topologies.load import load_topology
@@ -29,22 +30,32 @@ class World:
     network: ModelNetwork
     api: Api
 
-    def talk(self, number: int, commands: list[Command]) -> None:
-        switch = self.network.switches[number]
-        while commands:
-            commands, questions = [], switch.execute(commands)
-            for question in questions:
+    def talk(self, orders: Orders) -> None:
+        while orders:
+            (number, commands), *orders = orders
+            switch = self.network.switches[number]
+            for question in switch.execute(commands):
                 if isinstance(question, ReadRules):
-                    commands += self.fabric.on_rules(number, switch.entries, time.monotonic())
-                elif isinstance(question, Barrier):
-                    commands += self.fabric.tell(number, lambda session: session.on_barrier(time.monotonic()))
+                    orders += self.fabric.on_rules(number, switch.entries, time.monotonic())
+                elif isinstance(question, ReadPorts):
+                    up = dict.fromkeys(range(1, 4), True)
+                    orders += self.fabric.on_ports(number, up, time.monotonic())
+                else:
+                    orders += self.fabric.on_barrier(number, time.monotonic())
 
     def connect(self, number: int) -> None:
-        self.talk(number, self.fabric.tell(number, lambda session: session.on_connect(time.monotonic())))
+        self.talk(self.fabric.on_connect(number, time.monotonic()))
 
     def tick(self) -> None:
-        for number in self.fabric.sessions:
-            self.talk(number, self.fabric.tell(number, lambda session: session.on_tick(time.monotonic())))
+        self.talk(self.fabric.poll(time.monotonic()))
+
+    def port(self, number: int, port: int, up: bool) -> None:
+        self.talk(self.fabric.on_port(number, port, up, time.monotonic()))
+
+    def settle(self) -> None:
+        """Let the time pass that the fabric waits for."""
+        for seconds in (1.0, 4.0, 8.0):
+            self.talk(self.fabric.on_time(time.monotonic() + seconds))
 
     def fetch(self, path: str, method: str = "GET") -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=10)
@@ -93,7 +104,7 @@ def test_health_follows_the_switches(world: World) -> None:
     health = world.get("/health")
     assert (health["ready"], health["missing"]) == (True, [])
     assert health["rules"] == sum(len(session.wanted) for session in world.fabric.sessions.values())
-    world.fabric.tell(2, lambda session: session.on_disconnect())
+    world.fabric.on_disconnect(2, time.monotonic())
     health = world.get("/health")
     assert (health["ready"], health["missing"]) == (False, [2])
     assert health["switches"][1] == {
@@ -111,16 +122,20 @@ def test_health_follows_the_switches(world: World) -> None:
 
 def test_an_error_and_a_port_are_shown(world: World) -> None:
     world.connect(1)
-    world.fabric.tell(1, lambda session: session.on_error("table full"))
-    world.fabric.tell(1, lambda session: session.on_port(2, False))
+    world.fabric.on_error(1, "table full", time.monotonic())
+    world.port(1, 2, False)
     shown = world.get("/health")["switches"][0]
     assert shown["last_error"] == "table full"
-    assert shown["ports"] == [{"port": 2, "peer": "dc2", "up": False}]
+    assert shown["ports"] == [
+        {"port": 1, "peer": "dc1", "up": True},
+        {"port": 2, "peer": "dc2", "up": False},
+        {"port": 3, "peer": "dc3", "up": True},
+    ]
 
 
 def test_a_switch_of_another_topology_gets_no_command(world: World) -> None:
     world.fabric.note_stranger(77, here=True)
-    assert world.fabric.tell(77, lambda session: session.on_connect(0)) == []
+    assert world.fabric.on_connect(77, 0) == []
     assert world.get("/health")["unexpected"] == [77]
     world.fabric.note_stranger(77, here=False)
     assert world.get("/health")["unexpected"] == []
@@ -132,8 +147,47 @@ def test_routes(world: World) -> None:
     assert answer["routes"][0] == {
         "src": "dc1",
         "dst": "dc2",
-        "paths": [{"path": 0, "sites": ["dc1", "dc2"]}, {"path": 1, "sites": ["dc1", "dc3", "dc2"]}],
+        "paths": [
+            {"path": 0, "sites": ["dc1", "dc2"], "intact": True},
+            {"path": 1, "sites": ["dc1", "dc3", "dc2"], "intact": True},
+        ],
+        "primary": {"path": 0, "sites": ["dc1", "dc2"], "moved": False},
     }
+
+
+def test_a_cut_link_is_shown(world: World) -> None:
+    for number in (1, 2, 3):
+        world.connect(number)
+    assert world.metrics()["stormbed_controller_links_down", ()] == 0
+    world.port(1, 2, False)
+    world.port(2, 2, False)
+    world.settle()
+    health = world.get("/health")
+    assert health["ready"] and not health["rerouting"]
+    assert (health["links_down"], health["moved"], health["parted"]) == ([["dc1", "dc2"]], 2, 0)
+    assert health["version"] == 1 and health["reroutes"] == 2
+    assert health["last_reroute"]["pairs"] == 2
+    assert health["last_reroute"]["links_down"] == [["dc1", "dc2"]]
+    moved = world.get("/routes?moved=1")
+    assert moved["links_down"] == [["dc1", "dc2"]] and moved["version"] == 1
+    assert [(r["src"], r["dst"]) for r in moved["routes"]] == [("dc1", "dc2"), ("dc2", "dc1")]
+    assert moved["routes"][0]["primary"] == {"path": 1, "sites": ["dc1", "dc3", "dc2"], "moved": True}
+    assert [path["intact"] for path in moved["routes"][0]["paths"]] == [False, True]
+    metrics = world.metrics()
+    assert metrics["stormbed_controller_links_down", ()] == 1
+    assert metrics["stormbed_controller_primaries_moved", ()] == 2
+    assert metrics["stormbed_controller_reroutes_total", ()] == 2
+    world.port(1, 3, False)
+    world.settle()
+    health = world.get("/health")
+    assert (len(health["links_down"]), health["moved"], health["parted"]) == (2, 4, 4)
+    alone = world.get("/routes?src=dc1&dst=dc3")["routes"]
+    assert [r["primary"] for r in alone] == [{"path": None, "sites": None, "moved": True}]
+
+
+def test_routes_of_an_unknown_site(world: World) -> None:
+    status, body = world.fetch("/routes?src=dc11")
+    assert status == 400 and json.loads(body)["error"].startswith("there is no site 'dc11' (did you mean dc1")
 
 
 def test_counters_are_counted_once_at_the_source(world: World) -> None:
@@ -181,8 +235,8 @@ def test_old_counters_are_read_again_before_they_are_shown(world: World) -> None
 def test_metrics_have_the_projects_names(world: World) -> None:
     for number in (1, 2):
         world.connect(number)
-    world.fabric.tell(1, lambda session: session.on_port(1, True))
-    world.fabric.tell(1, lambda session: session.on_port(9, True))  # not planned, so not shown
+    world.settle()
+    world.port(1, 9, True)  # not planned, so not shown
     world.network.send(0, 1, path=1)
     world.tick()
     metrics = world.metrics()
@@ -196,7 +250,9 @@ def test_metrics_have_the_projects_names(world: World) -> None:
     path = (("dst", "dc2"), ("path", "1"), ("src", "dc1"))
     assert metrics["stormbed_controller_path_bytes_total", path] == 100
     ports = {labels: value for (name, labels), value in metrics.items() if name.endswith("port_up")}
-    assert ports == {(("peer", "dc1"), ("site", "dc1")): 1}
+    assert set(ports) == {
+        (("peer", f"dc{peer}"), ("site", f"dc{site}")) for site in (1, 2) for peer in (1, 2, 3)
+    }
     reasons = {labels[0][1] for name, labels in metrics if name.endswith("dropped_bytes_total")}
     assert reasons == {"not-ipv4", "unknown-address"}
 

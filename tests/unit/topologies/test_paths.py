@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from topologies.errors import UsageError
 from topologies.load import load_topology, topology_from_dict
 from topologies.model import Topology
-from topologies.paths import direct_path_number, path_sets
+from topologies.paths import direct_path_number, fastest_without, hops_of, is_intact, path_sets
 
 
 def network(size: int, links: dict[tuple[int, int], tuple[int, int]]) -> Topology:
@@ -154,3 +154,16 @@ def test_a_full_mesh_stops_at_the_limit() -> None:
     paths = path_sets(topology)
     assert time.process_time() - began < 5
     assert all(len(found) == 8 and any(len(path) == 2 for path in found) for found in paths.values())
+
+
+def test_the_fastest_without_some_links() -> None:
+    triangle = load_topology("triangle")
+    assert hops_of(triangle, [0]) == {(0, 1), (1, 0)}
+    pairs = [(0, 1), (0, 2), (1, 0)]
+    around = {(0, 1): (0, 2, 1), (0, 2): (0, 2), (1, 0): (1, 2, 0)}
+    assert fastest_without(triangle, pairs, hops_of(triangle, [0])) == around
+    assert fastest_without(triangle, pairs, hops_of(triangle, [0, 2])) == {
+        pair: (1, 2) if pair == (1, 2) else None for pair in pairs
+    }
+    assert is_intact((0, 2, 1), hops_of(triangle, [0]))
+    assert not is_intact((2, 1, 0), hops_of(triangle, [0]))

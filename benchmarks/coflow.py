@@ -189,10 +189,11 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--iterations", type=int, default=SearchSpec.iterations, help="of the first rung")
+    parser.add_argument("--one-model", action="store_true", help="all trials of a tuner train the same model")
     parser.add_argument("table", nargs="?", choices=("searches", "bound", "trace"))
     parser.add_argument("path", nargs="?", type=Path, help="the trace, for `trace`")
     given = parser.parse_args()
-    base = SearchSpec(iterations=given.iterations)
+    base = SearchSpec(iterations=given.iterations, one_model=given.one_model)
     if given.table == "trace":
         if given.path is None:
             parser.error("trace needs the path of a coflow trace")

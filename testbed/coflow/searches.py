@@ -29,6 +29,7 @@ class SearchSpec:
     trials         of every tuner; each rung keeps 1/eta of them
     iterations     of the first rung; eta times as many in every next one
     sizes_mb       of models (10^6 bytes), drawn for each trial
+    one_model      drawn for each tuner instead: all its trials train the same model
     compute_ratio  seconds of computing per second that a synchronisation takes alone
     pattern        ring: each worker sends 2(W-1)/W models to the next. ps: a server on a host of its own,
                    each worker sends it a model and gets one, both in one coflow
@@ -46,6 +47,7 @@ class SearchSpec:
     compute_ratio: float = 0.2
     pattern: Pattern = "ring"
     rate: float = 125e6
+    one_model: bool = False
 
     def __post_init__(self) -> None:
         if self.pattern not in ("ring", "ps"):
@@ -116,15 +118,16 @@ class Searches:
         # In the order of their scores: a rung's survivors are the first ones.
         self.trials: list[list[Trial]] = []
         for tuner in range(spec.tuners):
-            own = [self._draw(rng, tuner * spec.trials + k) for k in range(spec.trials)]
+            sizes = (rng.choice(spec.sizes_mb),) if spec.one_model else spec.sizes_mb
+            own = [self._draw(rng, tuner * spec.trials + k, sizes) for k in range(spec.trials)]
             rng.shuffle(own)
             self.trials.append(own)
         self._active: dict[int, _Stage] = {}
         self._owner: dict[int, tuple[int, int]] = {}
 
-    def _draw(self, rng: random.Random, number: int) -> Trial:
+    def _draw(self, rng: random.Random, number: int, sizes: Sequence[float]) -> Trial:
         spec = self.spec
-        size = rng.choice(spec.sizes_mb) * MEGABYTE
+        size = rng.choice(sizes) * MEGABYTE
         hosts = rng.sample(range(spec.hosts), spec.workers + (spec.pattern == "ps"))
         if spec.pattern == "ring":
             hop = 2 * (spec.workers - 1) / spec.workers * size

@@ -55,6 +55,12 @@ def test_bytes_of_a_synchronisation() -> None:
     assert max(server.loads.values()) == pytest.approx(4 * 0.32)
 
 
+def test_trials_of_one_tuner_can_share_a_model() -> None:
+    for own in Searches(SearchSpec(one_model=True), 1).trials:
+        assert len({trial.demand.bytes for trial in own}) == 1
+    assert any(len({trial.demand.bytes for trial in own}) > 1 for own in Searches(SearchSpec(), 1).trials)
+
+
 class Kept:
     """Beamer's first ranking of the stages, for good."""
 

@@ -184,3 +184,10 @@ def test_the_simulated_world_refuses_to_cut_links(tmp_path: Path) -> None:
     text = SIMULATED.format(replay="run") + "timeline: [{at: 1s, action: link-down, link: dc1-dc2}]\n"
     with pytest.raises(CannotHonourError, match="link-down"):
         run_experiment(experiment_from_text(text), out=tmp_path)
+
+
+def test_the_experiment_in_the_documentation_is_one() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "dynamics.md").read_text()
+    experiment = experiment_from_text(text.partition("```yaml\n")[2].partition("```")[0])
+    assert experiment.changes
+    assert len(experiment.spec.timeline) == 3

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from pathlib import Path
 
+import pytest
+from pydantic import BaseModel
+
+from agents.options import AuxiliaryOptions, AwarenessOptions
 from testbed.experiments.spec import LoadedExperiment, experiment_from_text
 from topologies.errors import InvalidFileError
 
@@ -65,3 +70,28 @@ def test_the_published_parameters_fit_published_chunks() -> None:
     )
     (segment,) = experiment_from_text(text).segments
     assert segment.awareness.estimator == "published"
+
+
+GUIDE = Path(__file__).parents[3] / "docs" / "awareness.md"
+
+
+def test_the_guide_s_experiment_is_one() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    measured, declared, detours = experiment_from_text(text).segments
+    assert measured.awareness.estimator == "unbiased" and not declared.awareness.on
+    assert detours.auxiliary.rule == "threshold"
+
+
+@pytest.mark.parametrize("options", [AwarenessOptions(), AuxiliaryOptions()])
+def test_the_guide_names_every_option_with_its_default(options: BaseModel) -> None:
+    rows = [line.split("|")[1:3] for line in GUIDE.read_text().splitlines() if line.startswith("| `")]
+    told = {
+        name.strip(" `"): default.strip(" `")
+        for names, defaults in rows
+        for name, default in zip(names.split(","), defaults.split(","), strict=True)
+    }
+    for name, default in options.model_dump().items():
+        shown = (
+            "by estimator" if default is None else f"{default:g}" if isinstance(default, float) else default
+        )
+        assert told[name] == str(shown), name

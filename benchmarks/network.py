@@ -1,0 +1,331 @@
+"""Measures the emulated WAN, and plain Mininet in the same run, and writes the tables of docs/bench.md.
+
+    python benchmarks/network.py [--only carried|rtt|hitless|times|cycles] [--sites 9,32] [--print]
+
+Needs root. A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; everything else in the file is left
+alone. Each states the machine's load at its beginning: numbers of a busy machine are those of a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from plain_mininet import CHANGES, HIGH_MBIT, HITLESS_S, LOW_MBIT
+
+from testbed.client import SupervisorClient
+from testbed.emulation import launch
+from testbed.emulation.rundir import TestbedInfo
+from testbed.emulation.sites import enter_argv, host_pids
+from testbed.emulation.traffic import FRAME_BYTES
+from topologies.load import load_topology, topology_from_dict
+from topologies.model import Topology
+
+HERE = Path(__file__).resolve().parent
+DOCUMENT = HERE.parent / "docs" / "bench.md"
+BAND = (0.90, 0.97)
+SECONDS = 3.0
+PINGS = 500
+CYCLES = 20
+
+
+@contextmanager
+def testbed(topology: Topology, *, calibrate: bool = False) -> Iterator[TestbedInfo]:
+    info = launch.up(topology, f"bench-{os.getpid()}", calibrate=calibrate)
+    try:
+        yield info
+    finally:
+        launch.down(info.name)
+
+
+def with_delay(topology: Topology, delay: str) -> Topology:
+    plain = topology.to_dict()
+    links = [{**link, "delay": delay} for link in plain["links"]]
+    return topology_from_dict({**plain, "links": links})
+
+
+def traffic(info: TestbedInfo, request: dict[str, Any]) -> subprocess.Popen[str]:
+    """The program that calibration uses too, inside the testbed."""
+    found = SupervisorClient(info.name).call("sites")
+    sites = [{"pid": found[name]["pid"], "ip": site.wan_ip} for name, site in info.sites.items()]
+    process = subprocess.Popen(
+        enter_argv(info.name, None, [sys.executable, "-m", "testbed.emulation.traffic"]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"sites": sites, **request}))
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def answer(process: subprocess.Popen[str], timeout: float) -> dict[str, Any]:
+    out, _ = process.communicate(timeout=timeout)
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
+@functools.cache
+def plain() -> dict[str, Any]:
+    """What plain Mininet does with NetStorm-9, in namespaces of its own."""
+    with tempfile.TemporaryDirectory(prefix="stormbed-bench-") as name:
+        folder = Path(name)
+        folder.joinpath("topology.json").write_text(json.dumps(load_topology("netstorm-9").to_dict()))
+        argv = [
+            *("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--"),
+            *("tini", "--", sys.executable, str(HERE / "plain_mininet.py")),
+            *(name, str(folder / "topology.json"), str(SECONDS)),
+        ]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"plain Mininet failed:\n{done.stderr[-2000:]}")
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+
+def carried() -> str:
+    network = load_topology("netstorm-9")
+    declared = [link.rate.bps for link in network.directed]
+    rows = []
+    totals = []
+    for words, topology in (
+        ("Stormbed, 10 ms one way", with_delay(network, "10ms")),
+        ("Stormbed, 0 ms", network),
+    ):
+        with testbed(topology, calibrate=True) as info:
+            assert info.fidelity is not None
+            found = [float(link["together_bps"]) for link in info.fidelity["links"]]
+            rows.append([*carried_row(words, found, declared), info.fidelity["verdict"]])
+            totals.append(sum(found))
+    found = [float(flow["bps"]) for flow in plain()["load"]["flows"]]
+    rows.append([*carried_row("plain Mininet, 0 ms", found, declared), "-"])
+    ratios = " and ".join(f"{total / sum(found):.1f}" for total in totals)
+    return (
+        f"{sum(declared) / 1e6:.0f} Mbit/s declared, TCP on all {len(declared)} directions at once. "
+        f"Stormbed carries {ratios} times what plain Mininet does.\n\n"
+        + table(
+            ("", "carried Mbit/s", f"directions within {BAND[0]}-{BAND[1]}", "least", "most", "verdict"), rows
+        )
+    )
+
+
+def carried_row(words: str, found: Sequence[float], declared: Sequence[int]) -> list[str]:
+    ratios = [bps / rate for bps, rate in zip(found, declared, strict=True)]
+    within = sum(BAND[0] <= ratio <= BAND[1] for ratio in ratios)
+    return [
+        words,
+        f"{sum(found) / 1e6:.0f}",
+        f"{within} of {len(ratios)}",
+        f"{min(ratios):.2f}",
+        f"{max(ratios):.2f}",
+    ]
+
+
+def rtt() -> str:
+    pair = topology_from_dict(
+        {
+            "name": "pair",
+            "sites": {"a": {}, "b": {}},
+            "links": [{"endpoints": ["a", "b"], "rate": "100mbit", "delay": "10ms"}],
+        }
+    )
+    # Calibration takes the switches' own time out of the delay.
+    with testbed(pair, calibrate=True) as info:
+        argv = ["ping", "-n", "-i", "0.01", "-c", str(PINGS), info.sites["b"].wan_ip]
+        done = subprocess.run(
+            enter_argv(info.name, "a", argv), capture_output=True, text=True, timeout=60, check=True
+        )
+    times = sorted(
+        float(line.partition("time=")[2].split()[0]) for line in done.stdout.splitlines() if "time=" in line
+    )
+    row = [f"{times[int(share * (len(times) - 1))] - 20:+.2f}" for share in (0.5, 0.95, 0.99, 1.0)]
+    return (
+        f"{len(times)} of {PINGS} pings over 10 ms one way; the error of the round trip of 20 ms.\n\n"
+        + table(("median ms", "p95 ms", "p99 ms", "most ms"), [row])
+    )
+
+
+def hitless() -> str:
+    pair = topology_from_dict(
+        {
+            "name": "pair",
+            "sites": {"a": {}, "b": {}},
+            "links": [{"endpoints": ["a", "b"], "rate": f"{LOW_MBIT}mbit"}],
+        }
+    )
+    rows = []
+    with testbed(pair) as info:
+        paced = {"src": 0, "dst": 1, "tos": 0, "back_tos": 0, "send_bps": int(0.8 * LOW_MBIT * 1e6)}
+        request = {"kind": "flood", "flows": [paced], "seconds_s": HITLESS_S, "wait_s": 1.0}
+        process = traffic(info, request)
+        pause, client = threading.Event(), SupervisorClient(info.name)
+        pause.wait(0.4)
+        for number in range(CHANGES):
+            pause.wait(0.45)
+            client.call("link_set", src="a", dst="b", rate=f"{(HIGH_MBIT, LOW_MBIT)[number % 2]}mbit")
+        rows.append(hitless_row("Stormbed", answer(process, 60)))
+    rows.append(hitless_row("plain Mininet", plain()["hitless"]))
+    return (
+        f"Datagrams at 0.8 of {LOW_MBIT} Mbit/s, {CHANGES} changes between {LOW_MBIT} and {HIGH_MBIT}.\n\n"
+        + table(("", "sent", "lost"), rows)
+    )
+
+
+def hitless_row(words: str, found: dict[str, Any]) -> list[str]:
+    (flow,) = found["flows"]
+    # The meter counts from the first arrival on, which it does not count itself.
+    arrived = flow["bytes"] // FRAME_BYTES + 1
+    return [words, f"{flow['sent']:,}", f"{flow['sent'] - arrived:,}"]
+
+
+def times(counts: Sequence[int] = (9, 32)) -> str:
+    rows = []
+    for count in counts:
+        topology = load_topology("netstorm-9") if count == 9 else random_network(count)
+        stages: list[tuple[float, str]] = []
+        started = time.monotonic()
+        mark = functools.partial(_mark, stages, started)
+        info = launch.up(topology, f"bench-{os.getpid()}", on_progress=mark)
+        up_s = time.monotonic() - started
+        assert info.init_pid is not None
+        memory = sum(_pss_bytes(pid) for pid in host_pids(info.init_pid).values())
+        before = time.monotonic()
+        launch.down(info.name)
+        down_s = time.monotonic() - before
+        calibration_s = info.fidelity["seconds_s"] if info.fidelity else 0.0
+        rows.append(
+            [
+                str(count),
+                str(len(topology.links)),
+                f"{up_s:.1f}",
+                f"{calibration_s:.1f}",
+                f"{down_s:.1f}",
+                f"{memory / 2**20 / count:.0f}",
+            ]
+        )
+    words = "NetStorm-9, and random networks of mean degree 3; `up` with its calibration.\n\n"
+    return words + table(
+        ("sites", "links", "up s", "of it calibration s", "down s", "memory MiB per site"), rows
+    )
+
+
+def _mark(stages: list[tuple[float, str]], started: float, text: str) -> None:
+    stages.append((time.monotonic() - started, text))
+
+
+def _pss_bytes(pid: int) -> int:
+    """A process's memory, with what it shares counted in parts."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def random_network(count: int) -> Topology:
+    """A tree and as many links more as give a mean degree of 3; 20 Mbit/s each, 5 ms."""
+    source = random.Random(1)
+    links = {(source.randrange(k), k) for k in range(1, count)}
+    while len(links) < 3 * count // 2:
+        u, v = sorted(source.sample(range(count), 2))
+        links.add((u, v))
+    return topology_from_dict(
+        {
+            "name": f"random-{count}",
+            "defaults": {"rate": "20mbit", "delay": "5ms"},
+            "sites": {f"dc{k + 1}": {} for k in range(count)},
+            "links": [{"endpoints": [f"dc{u + 1}", f"dc{v + 1}"]} for u, v in sorted(links)],
+        }
+    )
+
+
+def cycles() -> str:
+    """Up and down again: what the machine and this process hold before and after."""
+    pair = load_topology("pair")
+    with testbed(pair):
+        pass  # whatever Python loads, it has loaded now
+    before = held()
+    began = time.monotonic()
+    for _ in range(CYCLES):
+        with testbed(pair):
+            pass
+    spent = time.monotonic() - began
+    after = held()
+    rows = [[name, f"{before[name]:,}", f"{after[name]:,}"] for name in before]
+    return f"{CYCLES} cycles in {spent:.0f} s.\n\n" + table(("", "before", "after"), rows)
+
+
+def held() -> dict[str, int]:
+    status = Path("/proc/self/status").read_text()
+    memory = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    ours = [entry for entry in Path("/run/stormbed").glob("*") if entry.name == f"bench-{os.getpid()}"]
+    return {
+        "descriptors of the caller": len(list(Path("/proc/self/fd").iterdir())),
+        "memory of the caller in KiB": int(memory.split()[1]),
+        "children of the caller": len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
+        "run directories": len(ours),
+    }
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "carried": carried,
+    "hitless": hitless,
+    "rtt": rtt,
+    "times": times,
+    "cycles": cycles,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", choices=TABLES, action="append", help="one table; may be given again")
+    parser.add_argument("--sites", default="9,32", help="for the table of times")
+    parser.add_argument("--print", action="store_true", help="do not change the document")
+    given = parser.parse_args()
+    if os.geteuid() != 0:
+        raise SystemExit("benchmarks/network.py needs root: it makes namespaces")
+    for name in given.only or TABLES:
+        load = os.getloadavg()[0]
+        sizes = [int(word) for word in given.sites.split(",")]
+        text = times(sizes) if name == "times" else TABLES[name]()
+        day = datetime.now(UTC).strftime("%Y-%m-%d")
+        text = f"{day}, {os.cpu_count()} cores, load before {load:.1f}. {text}"
+        sys.stdout.write(f"{name}\n\n{text}\n")
+        sys.stdout.flush()
+        if not given.print:
+            write_table(name, text)
+
+
+def write_table(name: str, text: str) -> None:
+    document = DOCUMENT.read_text(encoding="utf-8")
+    head, begin, rest = document.partition(f"<!-- {name} -->\n")
+    _, end, tail = rest.partition(f"<!-- /{name} -->")
+    if not begin or not end:
+        raise SystemExit(f"{DOCUMENT} has no place for the table {name}")
+    DOCUMENT.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

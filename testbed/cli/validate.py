@@ -10,7 +10,9 @@ import yaml
 from testbed.cli.output import Format, FormatOption, count, print_json
 from topologies.errors import InvalidFileError
 from topologies.files import read_yaml
-from topologies.load import list_library, load_topology
+from topologies.formats import read_graph
+from topologies.generate import FORMS
+from topologies.load import is_topology_name, list_library, open_topology, split_options
 from topologies.model import nearest
 
 TOPOLOGY_KEYS = frozenset({"sites", "links", "defaults"})
@@ -25,17 +27,26 @@ def register(app: typer.Typer) -> None:
 
 def validate(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A topology or experiment: a file or a library name.")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="An experiment or a topology: a file, a library name, one made by rule such as ring-6.",
+        ),
     ],
     resolved: Annotated[
         bool, typer.Option("--resolved", help="Print it with every default filled in.")
     ] = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Check a topology or experiment file; the first thing wrong is named with its line and the fix."""
-    kind, name, summary, full = check(file)
+    """Check a topology or experiment file; the first thing wrong is named with its line and the fix.
+
+    What had to be changed in a foreign file to make a topology of it is told on stderr.
+    """
+    kind, name, summary, full, warnings = check(file)
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
     if format is Format.JSON:
-        print_json({"kind": kind, "name": name, **summary, "resolved": full})
+        print_json({"kind": kind, "name": name, **summary, "warnings": list(warnings), "resolved": full})
     elif resolved:
         typer.echo(yaml.safe_dump(full, sort_keys=False, allow_unicode=True), nl=False)
     else:
@@ -43,35 +54,39 @@ def validate(
         typer.echo(f"{file}: valid {kind} {name!r} ({counts})")
 
 
-def check(file: str) -> tuple[str, str, dict[str, int], dict[str, Any]]:
-    """The kind of a file, its name, a few counts, and its contents with every default filled in.
+def check(file: str) -> tuple[str, str, dict[str, int], dict[str, Any], tuple[str, ...]]:
+    """The kind of a file, its name, a few counts, its contents with every default filled in, warnings.
 
     Raises:
         InvalidFileError: it is neither kind, or something in it is wrong.
     """
     if kind_of(file) == "topology":
-        topology = load_topology(file)
+        loaded = open_topology(file)
+        topology = loaded.topology
         counts = {"sites": len(topology.sites), "links": len(topology.links)}
-        return "topology", topology.name, counts, topology.to_dict()
+        return "topology", topology.name, counts, topology.to_dict(), loaded.warnings
     # Imported only here: checking a topology needs nothing of the experiments.
     from testbed.experiments.spec import open_experiment
 
     experiment = open_experiment(file)
     counts = {"segments": len(experiment.segments), "repeats": experiment.spec.repeats}
-    return "experiment", experiment.spec.name, counts, experiment.resolved()
+    return "experiment", experiment.spec.name, counts, experiment.resolved(), ()
 
 
 def kind_of(file: str) -> str:
-    """ "topology" or "experiment", told by a file's top-level keys or by the library that has the name."""
-    if file in list_library():
+    """ "topology" or "experiment": told by the name itself, by the library that has it, or by the file."""
+    if is_topology_name(file):
         return "topology"
     experiments = _experiment_library()
     if file in experiments:
         return "experiment"
-    if "/" not in file and "." not in file:
-        hint = nearest(file, (*list_library(), *experiments))
+    base = str(split_options(file)[0])
+    if "/" not in base and "." not in base:
+        hint = nearest(base, (*list_library(), *FORMS, *experiments))
         raise InvalidFileError(f"there is no topology or experiment {file!r} in the library", hint=hint)
-    document = read_yaml(file)
+    if read_graph(base, lambda warning: None) is not None:
+        return "topology"
+    document = read_yaml(base)
     keys = set(document.data) if isinstance(document.data, dict) else set()
     as_topology, as_experiment = len(keys & TOPOLOGY_KEYS), len(keys & EXPERIMENT_KEYS)
     if as_topology == as_experiment == 0:

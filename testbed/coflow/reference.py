@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agents.coflow.base import (
+    TIE,
     Allocation,
     Coflow,
     CoflowError,
@@ -59,7 +60,7 @@ def completion_times(
     ranking = Ranking(())
     while len(finish) < len(arrivals):
         active = [k for k, arrival in enumerate(arrivals) if arrival.time <= now and k not in finish]
-        passed = any(amount <= _sent(k, flows, left) for k, amount in ranking.watch.items())
+        passed = any(not _short(k, amount, flows, left) for k, amount in ranking.watch.items())
         if active != ranked or passed:
             ranking, ranked = ordering.order(_view(fabric, arrivals, flows, left, active, now)), active
         free = dict(enumerate(fabric.capacity))
@@ -76,7 +77,7 @@ def completion_times(
             now + (amount - _sent(k, flows, left)) / speed
             for k, amount in ranking.watch.items()
             if (speed := sum(rate for (owner, _), rate in rates.items() if owner == k)) > 0
-            and amount > _sent(k, flows, left)
+            and _short(k, amount, flows, left)
         ]
         if not moments:
             raise CoflowError(f"coflows {active} are stuck at {now}")
@@ -93,6 +94,11 @@ def completion_times(
 
 def _sent(k: int, flows: Sequence[Sequence[Flow]], left: Mapping[FlowId, Number]) -> Number:
     return sum(flow.size - left[k, f] for f, flow in enumerate(flows[k]))
+
+
+def _short(k: int, amount: Number, flows: Sequence[Sequence[Flow]], left: Mapping[FlowId, Number]) -> bool:
+    """Whether more than rounding is missing until a coflow has sent so much."""
+    return bool((amount - _sent(k, flows, left)) * TIE > amount)
 
 
 def _view(

@@ -164,7 +164,9 @@ class Simulation:
         for number, amount in self._ranking.watch.items():
             rate = self._engine.rate(number) if number in self._active else 0.0
             if rate > 0:
-                moment = min(moment, self.now + max(amount - self._engine.sent(number), 0.0) / rate)
+                # Never less than an instant: rounding must not hold the clock.
+                wait = max(amount - self._engine.sent(number), 0.0) / rate
+                moment = min(moment, max(self.now + wait, instant(self.now)))
         return moment
 
     def _ranking_is_over(self) -> bool:

@@ -255,11 +255,16 @@ class NetworkView:
         return {arc: 1e6 / rate for arc, rate in sorted(self.rates.items()) if rate > 0}
 
     @cached_property
+    def arcs(self) -> routes.Arcs:
+        """The usable arcs with their costs, to search in."""
+        return routes.Arcs(self.n, self.costs)
+
+    @cached_property
     def fastest(self) -> tuple[routes.InTree, ...]:
         """fastest[r]: the fastest paths of all sites to r. PlanError naming those that cannot reach it."""
         trees = []
         for root in range(self.n):
-            tree = routes.fastest_in_tree(self.n, self.costs, root)
+            tree = self.arcs.fastest_in_tree(root)
             lost = [v for v in range(self.n) if not math.isfinite(tree.distance[v])]
             if lost:
                 raise PlanError(

@@ -31,8 +31,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from agents.planning import routes
 from agents.planning.base import NetworkView, Plan, Tree
@@ -71,32 +72,47 @@ class NetStorm:
         scores = level_scores(network)
         kept = keep_roots(scores, network.n if self.roots is None else self.roots)
         total = math.fsum(scores[r] for r in kept)
-        reversed_costs = {(v, u): cost for (u, v), cost in network.costs.items()}
+        costs = network.costs
+        symmetric = all(costs.get((v, u)) == cost for (u, v), cost in costs.items())
+        backwards = network.arcs.reversed()
         trees = []
         for r in kept:
             push = network.fastest[r].parents
             pull = push
-            if self.pull == "own":
-                pull = routes.fastest_in_tree(network.n, reversed_costs, r).parents
+            if self.pull == "own" and not symmetric:
+                pull = backwards.fastest_in_tree(r).parents
             share = scores[r] / total if total else 1.0
             trees.append(Tree(r, share, scores[r], push, None if pull == push else pull))
         return Plan(self.name, tuple(trees))
 
 
 def level_scores(network: NetworkView) -> list[float]:
-    """score(r) = 1/Q(r) in Mbit/s of every site (0 for a single site, which has no link to score)."""
-    scores = []
-    for root in range(network.n):
-        worst: list[float] = []
-        for leaf in range(network.n):
-            path = routes.follow(network.fastest[leaf].parents, root)
-            for level, arc in enumerate(pairwise(path)):
-                if level == len(worst):
-                    worst.append(0.0)
-                worst[level] = max(worst[level], network.cost(arc))
-        level_cost = math.fsum(worst)
-        scores.append(1 / level_cost if level_cost else 0.0)
-    return scores
+    """score(r) = 1/Q(r) in Mbit/s of every site (0 for a single site, which has no link to score).
+
+    All paths are followed at once, one hop after the other: `at` is where each of them has come to.
+    """
+    n = network.n
+    hops = np.empty((n, n), np.int64)  # hops[goal, v]: where v goes on the fastest path to goal
+    costs = np.zeros((n, n))  # and what that hop costs
+    for goal, tree in enumerate(network.fastest):
+        for v, parent in enumerate(tree.parents):
+            if parent is None:
+                hops[goal, v] = v
+            else:
+                hops[goal, v] = parent
+                costs[goal, v] = network.costs[v, parent]
+    leaf, root = np.nonzero(hops != np.arange(n))
+    at = root
+    levels: list[list[float]] = []
+    while root.size:
+        worst = np.zeros(n)
+        np.maximum.at(worst, root, costs[leaf, at])
+        levels.append(worst.tolist())
+        at = hops[leaf, at]
+        under_way = at != leaf
+        leaf, root, at = leaf[under_way], root[under_way], at[under_way]
+    level_costs = [math.fsum(level[r] for level in levels) for r in range(n)]
+    return [1 / cost if cost else 0.0 for cost in level_costs]
 
 
 def keep_roots(scores: Sequence[float], count: int) -> list[int]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+Adjacency = list[list[tuple[int, float]]]
+
 TIE = 1e-9
 
 
@@ -28,40 +30,59 @@ class InTree:
     parents: tuple[int | None, ...]
 
 
-def fastest_in_tree(n: int, costs: Mapping[tuple[int, int], float], root: int) -> InTree:
-    """Dijkstra over the reversed arcs from `root`; `costs` are positive, of sending u -> v.
+class Arcs:
+    """The arcs of a network by their ends, to search it from many roots; `costs` are of sending u -> v."""
 
-    parent(v) is the lowest neighbour u with w(v,u) + d(u) = d(v). Following parents gives the
-    lexicographically smallest of the fastest paths, the one that an enumeration in ascending order keeps as
-    its first strict minimum.
-    """
-    outgoing: list[list[tuple[int, float]]] = [[] for _ in range(n)]
-    incoming: list[list[tuple[int, float]]] = [[] for _ in range(n)]
-    for (u, v), cost in costs.items():
-        outgoing[u].append((v, cost))
-        incoming[v].append((u, cost))
-    distance = [math.inf] * n
-    distance[root] = 0.0
-    heap = [(0.0, root)]
-    while heap:
-        d, u = heapq.heappop(heap)
-        if d > distance[u]:
-            continue
-        for v, cost in incoming[u]:
-            if d + cost < distance[v]:
-                distance[v] = d + cost
-                heapq.heappush(heap, (d + cost, v))
-    parents: list[int | None] = [None] * n
-    for v in range(n):
-        if v == root or math.isinf(distance[v]):
-            continue
-        # d(u) < d(v) keeps the parents acyclic where arcs are cheaper than the tie tolerance.
-        parents[v] = min(
-            u
-            for u, cost in outgoing[v]
-            if distance[u] < distance[v] and at_most(cost + distance[u], distance[v])
-        )
-    return InTree(root, tuple(distance), tuple(parents))
+    def __init__(self, n: int, costs: Mapping[tuple[int, int], float]) -> None:
+        self.n = n
+        self.outgoing: Adjacency = [[] for _ in range(n)]
+        self.incoming: Adjacency = [[] for _ in range(n)]
+        for (u, v), cost in sorted(costs.items()):
+            self.outgoing[u].append((v, cost))
+            self.incoming[v].append((u, cost))
+
+    def reversed(self) -> Arcs:
+        """The same arcs the other way round: v -> u at the cost of u -> v."""
+        other = Arcs(self.n, {})
+        other.outgoing, other.incoming = self.incoming, self.outgoing
+        return other
+
+    def fastest_in_tree(self, root: int) -> InTree:
+        """Dijkstra over the reversed arcs from `root`; costs are positive.
+
+        parent(v) is the lowest neighbour u with w(v,u) + d(u) = d(v). Following parents gives the
+        lexicographically smallest of the fastest paths, the one that an enumeration in ascending order keeps
+        as its first strict minimum.
+        """
+        incoming = self.incoming
+        distance = [math.inf] * self.n
+        distance[root] = 0.0
+        heap = [(0.0, root)]
+        while heap:
+            d, u = heapq.heappop(heap)
+            if d > distance[u]:
+                continue
+            for v, cost in incoming[u]:
+                further = d + cost
+                if further < distance[v]:
+                    distance[v] = further
+                    heapq.heappush(heap, (further, v))
+        parents: list[int | None] = [None] * self.n
+        for v, arcs in enumerate(self.outgoing):
+            d = distance[v]
+            if v == root or math.isinf(d):
+                continue
+            for u, cost in arcs:  # ascending: the first is the lowest
+                # d(u) < d(v) keeps the parents acyclic where arcs are cheaper than the tie tolerance.
+                if distance[u] < d and at_most(cost + distance[u], d):
+                    parents[v] = u
+                    break
+        return InTree(root, tuple(distance), tuple(parents))
+
+
+def fastest_in_tree(n: int, costs: Mapping[tuple[int, int], float], root: int) -> InTree:
+    """`Arcs.fastest_in_tree` for a single root."""
+    return Arcs(n, costs).fastest_in_tree(root)
 
 
 def follow(parents: Sequence[int | None], start: int) -> tuple[int, ...]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
+import time
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
 
+import networkx as nx
 import pytest
 
 from agents.planning.base import NetworkView, PlanError
@@ -194,3 +197,14 @@ def test_scores_of_symmetric_networks_never_exceed_the_tree_depth_bound() -> Non
         for root, score in enumerate(level_scores(view)):
             assert max(view.fastest[root].distance) <= 1 / score * (1 + 1e-9)
             assert math.isfinite(score)
+
+
+def test_a_thousand_sites_are_planned_in_seconds() -> None:
+    rng = random.Random(7)
+    graph = nx.random_regular_graph(4, 1000, seed=7)
+    assert nx.is_connected(graph)
+    rates = {arc: rng.randint(20, 155) * 1e6 for u, v in graph.edges for arc in ((u, v), (v, u))}
+    begun = time.process_time()
+    plan = NetStorm().plan(NetworkView(1000, rates))
+    assert time.process_time() - begun < 10
+    assert len(plan.trees) == 1000

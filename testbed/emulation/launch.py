@@ -373,17 +373,29 @@ def _undo(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[bytes] |
 
 def _remove(run_dir: RunDir, info: TestbedInfo | None) -> None:
     """End a testbed, if it still runs, and remove its files and its veth."""
+    if info is not None and info.init_pid is not None and is_running(info.pid, info.started_ticks):
+        assert info.pid is not None
+        _end(info.pid, info.started_ticks)
     if info is not None:
-        if info.init_pid is not None and is_running(info.pid, info.started_ticks):
-            assert info.pid is not None
-            _end(info.pid, info.started_ticks)
-        if management.link_exists(info.interface):
-            management.remove_link(info.interface)
+        _remove_interface(info.interface)
     left = _remove_tree(run_dir.path)
     if left:
         raise CleanupError(f"{left} could not be removed")
-    if info is not None and management.link_exists(info.interface):
-        raise CleanupError(f"the interface {info.interface} could not be removed")
+
+
+def _remove_interface(name: str) -> None:
+    """Remove the veth that led in. While the kernel is collecting it with a namespace, it cannot be removed
+    and is still there."""
+
+    def removed() -> bool:
+        if management.link_exists(name):
+            management.remove_link(name)
+        return not management.link_exists(name)
+
+    try:
+        wait_for(removed, f"the interface {name} to go away", END_S)
+    except DeadlineError:
+        raise CleanupError(f"the interface {name} could not be removed") from None
 
 
 def _end(pid: int, ticks: int | None, patience_s: float = 1.0) -> None:

@@ -22,6 +22,7 @@ from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text, open_experiment
 from testbed.report.measurements import read_run
 from testbed.report.summary import summarise_run
+from tests.emulated.conftest import Bring
 from topologies.errors import StormbedError
 from topologies.load import load_topology
 
@@ -87,11 +88,10 @@ def name(unique_name: Callable[[], str]) -> Iterator[str]:
         launch.down(chosen)
 
 
-@pytest.fixture
-def pair(name: str) -> str:
-    """A standing pair; its name."""
-    launch.up(load_topology("pair"), name, calibrate=False)
-    return name
+@pytest.fixture(scope="module")
+def pair(bring: Bring) -> str:
+    """The name of a pair that stands for all tests which leave it standing."""
+    return bring("pair").name
 
 
 def test_a_run_from_nothing_to_a_report_of_a_copy(tmp_path: Path, name: str) -> None:
@@ -250,13 +250,14 @@ def test_workers_of_a_site_are_summed_before_the_wan(tmp_path: Path, name: str) 
     assert 1.6e6 < carried < 2.2e6
 
 
-def test_a_run_needs_a_reachable_testbed(tmp_path: Path, pair: str) -> None:
+def test_a_run_needs_a_reachable_testbed(tmp_path: Path, name: str) -> None:
     """A supervisor that dies under a run fails it with exit code 5, and nothing hangs."""
+    launch.up(load_topology("pair"), name, calibrate=False)
     (tmp_path / "long.yaml").write_text(LONG)
-    process = start_cli("run", "long.yaml", "--name", pair, cwd=tmp_path)
+    process = start_cli("run", "long.yaml", "--name", name, cwd=tmp_path)
     try:
         eventually(lambda: list(tmp_path.glob("runs/*/workers/dc2-0/trace.jsonl")), "the first iteration")
-        info = next(listed.info for listed in launch.list_testbeds() if listed.name == pair)
+        info = next(listed.info for listed in launch.list_testbeds() if listed.name == name)
         assert info is not None
         assert info.pid is not None
         os.kill(info.pid, signal.SIGKILL)
@@ -266,6 +267,6 @@ def test_a_run_needs_a_reachable_testbed(tmp_path: Path, pair: str) -> None:
     assert code == 5, err
     assert read_manifest(only_run(tmp_path)).status == "failed"
     try:
-        launch.clean(pair)
+        launch.clean(name)
     except StormbedError as error:
         pytest.fail(str(error))

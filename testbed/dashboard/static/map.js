@@ -69,7 +69,9 @@ export class WanMap {
       const hit = element("line", { class: "hit", ...ends(line) }, group);
       hit.addEventListener("click", () => onLink(index));
       const title = element("title", {}, group);
-      const [nx, ny] = [-line.dy * 12, line.dx * 12];
+      // Far enough aside that the figures, about 50 by 12, touch neither the link nor a tree along it.
+      const aside = TREE_LANE - LANE + 5 + 25 * Math.abs(line.dy) + 6 * Math.abs(line.dx);
+      const [nx, ny] = [-line.dy * aside, line.dx * aside];
       const rate = element("text", { class: "rate", x: line.x1 + (line.x2 - line.x1) * 0.3 + nx,
         y: line.y1 + (line.y2 - line.y1) * 0.3 + ny }, this.layer.rates);
       return { group, bed, load, head, title, rate };

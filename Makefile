@@ -18,7 +18,7 @@ DEBIAN_PACKAGES := mininet openvswitch-switch openssh-server openssh-client prom
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup debian testbed down test test-unit test-emulated test-ryu lint bench demo clean
+.PHONY: help setup debian testbed down test test-unit test-emulated test-browser test-ryu lint bench demo clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -67,13 +67,22 @@ lint: $(VENV)/.emulation ## ruff, mypy, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-test: setup ryu lint ## Everything: lint, unit tests, emulated tests (as root)
+test: setup ryu browser lint ## Everything: lint, unit, emulated and browser tests (as root)
 	@$(BIN)/pytest tests
 
 # Ryu itself needs an environment of its own: it wants an older setuptools and does not know this eventlet.
-.PHONY: ryu
+.PHONY: ryu browser
 ryu: $(VENV)/.emulation
 	@bash testbed/setup/ryu.sh $(PYTHON)
+
+# Debian's chromium, driven through playwright-core; a node that the machine already has is used.
+browser: debian
+	@bash testbed/setup/debian.sh chromium $(if $(shell command -v npm),,nodejs npm)
+	@test -d tests/browser/node_modules/playwright-core || { echo "setup: the browser tests' packages"; \
+		cd tests/browser && npm ci --silent --no-audit --no-fund; }
+
+test-browser: setup browser ## The live page in Debian's chromium
+	@$(BIN)/pytest tests/browser
 
 test-ryu: setup ryu ## The controller on Ryu 4.34 itself (root)
 	@$(BIN)/pytest tests/emulated/test_controller.py -k ryu
@@ -92,4 +101,4 @@ bench: setup ## Measure, and write the tables under docs/
 
 clean: ## Remove what earlier testbeds left and what was built here
 	@if [ -x $(TESTBED) ]; then $(TESTBED) clean; fi
-	@rm -rf $(VENV) .venv-demo .venv-ryu build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf $(VENV) .venv-demo .venv-ryu tests/browser/node_modules build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache

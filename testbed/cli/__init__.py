@@ -21,8 +21,8 @@ from testbed.cli.errors import exit_code_of
 # In the order of `testbed --help`: before, during and after a testbed stands. Others follow by name.
 ORDER = (
     *("doctor", "validate", "graph", "plan", "bound", "demo"),
-    *("up", "list", "status", "calibrate", "link", "exec", "shell", "ps"),
-    *("run", "runs", "report", "compare", "next_steps", "down", "clean"),
+    *("up", "list", "status", "dashboard", "calibrate", "link", "exec", "shell", "ps"),
+    *("run", "runs", "report", "compare", "torchrun", "coflow", "trace", "next_steps", "down", "clean"),
 )
 
 HELP = """An emulated multi-datacenter testbed for geo-distributed training.

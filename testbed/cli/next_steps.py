@@ -25,6 +25,7 @@ def next_steps(name: NameOption = None) -> None:
         ("", ""),
         [
             (f"testbed status --watch{flag}", "links, sites and iterations, live"),
+            (f"testbed dashboard{'' if not flag else ' ' + testbed.name}", "the same as a page in the browser"),
             (f"testbed exec {last}{flag} -- ping -c3 {testbed.sites[first].wan_ip}", "a command at a site"),
             (f"ssh -F {testbed.ssh_config} {last}", "the same door for ssh, scp and Fabric"),
             (f"testbed link set {first} {peer} --rate 20mbit{flag}", "change a link while it runs"),

@@ -23,7 +23,7 @@ from agents.lanes import Order
 from agents.local_server import SOCKET_NAME, LocalServer, WorkerLink
 from agents.site_job import SiteJob
 from agents.site_network import PROBE
-from agents.sync.messages import Abort, Release, control_from_dict
+from agents.sync.messages import ToSite, control_from_dict
 from agents.transport import Transport
 from agents.wire import VERSION, Frame, Header, ProtocolError, fresh_buffer
 from topologies.errors import StormbedError
@@ -193,7 +193,7 @@ class Agent:
                     self._join(link, header)
             elif kind == "machine":
                 message = control_from_dict(body["message"])
-                if not isinstance(message, Release | Abort):
+                if not isinstance(message, ToSite):
                     raise ProtocolError(f"not for a site: {body['message']['type']}")
                 job.control(message)
                 if job.failure is not None:

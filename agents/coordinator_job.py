@@ -68,7 +68,7 @@ class CoordinatedJob:
     ) -> None:
         self.description = description
         self.name = description.name
-        self.machine = CoordinatorMachine(description.name, description.site_names)
+        self.machine = CoordinatorMachine(description.name, description.site_names, clock=time.monotonic)
         self.pids: dict[Worker, int] = {}
         self.asking: set[Worker] = set()
         self.left: set[Worker] = set()
@@ -88,6 +88,8 @@ class CoordinatedJob:
         self._scheduler = ""
         self._faults: list[_Fault] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._lease: asyncio.TimerHandle | None = None  # the machine is called for transfers that are late
+        self._lease_at = 0.0
         self._everyone = frozenset(
             (site, index) for site, count in enumerate(description.workers) for index in range(count)
         )
@@ -223,6 +225,8 @@ class CoordinatedJob:
 
     def _check_left(self, seq: int) -> None:
         """Some site is ready for `seq`; a site that still has to call it must not have lost a worker."""
+        if seq < self.machine.next_seq:
+            return
         late = set(self.machine.waiting_for(seq).sites)
         gone = [worker for worker in self.left if worker[0] in late]
         if gone:
@@ -262,7 +266,28 @@ class CoordinatedJob:
             self._send_message(action.dst, action.message)
         if self.failure is not None and self._timer is not None:
             self._timer.cancel()
+        self._watch_leases()
         self._notify()
+
+    def _watch_leases(self) -> None:
+        """Be there when a transfer that was decided by itself is late."""
+        deadline = self.machine.next_deadline
+        if self._lease is not None:
+            if deadline is not None and self._lease_at <= deadline:
+                return  # comes in time, and looks again
+            self._lease.cancel()
+            self._lease = None
+        if deadline is not None:
+            self._lease_at = deadline
+            wait = max(0.0, deadline - time.monotonic())
+            self._lease = asyncio.get_running_loop().call_later(wait, self._leases_end)
+
+    def _leases_end(self) -> None:
+        self._lease = None
+        try:
+            self.run(self.machine.on_time())
+        except StormbedError as error:
+            self.abort(f"coordinator: {error}")
 
     def broadcast(self, kind: str, body: dict[str, Any]) -> None:
         """A frame to all sites of the job."""

@@ -25,7 +25,7 @@ from agents.metrics import Histogram
 from agents.site_messages import SiteMessages
 from agents.site_network import NetworkHost, SiteNetwork
 from agents.sync.actions import Complete, Deliver, Failed, Send, SendControl, SiteAction
-from agents.sync.messages import Abort, ChunkMessage, Release, control_to_dict
+from agents.sync.messages import Abort, ChunkMessage, Release, ToSite, control_to_dict
 from agents.sync.payload import ArrayPayload
 from agents.sync.site_machine import SiteMachine
 from agents.wire import Frame, Header, ProtocolError
@@ -297,14 +297,15 @@ class SiteJob:
 
     # ---- the machine
 
-    def control(self, message: Release | Abort) -> None:
+    def control(self, message: ToSite) -> None:
         """The coordinator's word."""
         if self.failure is not None:
             return
         if isinstance(message, Abort):
             self.fail(message.cause)
             return
-        self.held_bytes -= self._held.pop(message.seq, 0)
+        if isinstance(message, Release) or message.verb == "switch":
+            self.held_bytes -= self._held.pop(message.seq, 0)
         self._feed(message)
         self.held_chunks = self.machine.held
 
@@ -319,7 +320,7 @@ class SiteJob:
             self.held_bytes += len(payload)
             self.held_chunks += 1
 
-    def _feed(self, message: ChunkMessage | Release) -> None:
+    def _feed(self, message: ChunkMessage | ToSite) -> None:
         try:
             self._run(self.machine.on_message(message))
         except StormbedError as error:

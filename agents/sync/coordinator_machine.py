@@ -92,7 +92,7 @@ class CoordinatorMachine:
         if plan.transfers is not None and (self._clock is None or plan.transfers.rule is None):
             raise CannotHonourError(
                 f"{plan.scheduler} decides per transfer, which this coordinator of job {self.job} cannot",
-                hint="run it in the simulated world",
+                hint="it needs a clock, and the plan its rule",
             )
         version = 1 if self._current is None else self._current.version + 1
         policy = Policy(version, self.next_seq, plan, chunk_elements, dict(hop_paths or {}))
@@ -205,6 +205,9 @@ class CoordinatorMachine:
     def waiting_for(self, seq: int) -> Waiting:
         """What holds back the release of collective `seq`."""
         if seq < self.next_seq:
+            transfers = self._per_transfer.get(self._version_of(seq))
+            if transfers is not None and seq >= min(self._completed_below):
+                return transfers.waiting_for(seq)
             return Waiting(f"nothing: collective {seq} of job {self.job} is released")
         late = tuple(k for k in range(len(self.site_names)) if self._ready_below[k] <= seq)
         if late:
@@ -315,14 +318,18 @@ class CoordinatorMachine:
 
     def _deciding(self, message: TransferMessage) -> TransferCoordinator:
         """What decides the transfers of the policy under which a collective was released."""
-        under = [v for v, policy in self._retained.items() if policy.from_seq <= message.seq < self.next_seq]
-        transfers = self._per_transfer.get(max(under, default=0))
+        transfers = self._per_transfer.get(self._version_of(message.seq))
         if transfers is None:
             raise ProtocolError(
                 f"{self.site_names[message.site]} speaks of transfers of collective {message.seq}, "
                 "but none are decided for it"
             )
         return transfers
+
+    def _version_of(self, seq: int) -> int:
+        """The retained policy under which a collective was released, else 0."""
+        under = [v for v, policy in self._retained.items() if policy.from_seq <= seq < self.next_seq]
+        return max(under, default=0)
 
     def _orders(self, act: Callable[[], list[TransferMessage]]) -> list[CoordinatorAction]:
         try:

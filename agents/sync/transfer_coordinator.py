@@ -22,12 +22,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agents.planning.transfers import Holds, Key, Measured, Ready, Returned, Transfer, TransferRule
+from agents.sync.actions import Waiting
 from agents.sync.messages import ProtocolError, TransferMessage, TransferVerb
 from topologies.errors import RunFailedError
 
 Clock = Callable[[], float]
 TRIES = 4
 PATIENCE = 5.0
+MENTIONED = 4  # transfers in a message
 REMEMBERED = 1000  # closed rounds of which a repeated message may still come
 
 
@@ -116,6 +118,28 @@ class TransferCoordinator:
     def next_deadline(self) -> float | None:
         """When the next lease ends, on the same clock; None while nothing is under way."""
         return min((out.deadline for out in self._under_way if out is not None), default=None)
+
+    def waiting_for(self, seq: int) -> Waiting:
+        """What holds back a collective that was released: contributions, or transfers under way."""
+        this = self._rounds.get(seq)
+        offered = [] if this is None else [this.offered.get(chunk, 0) for chunk in range(this.total)]
+        late = [
+            site
+            for site in range(len(self.site_names))
+            if not offered or any(not mask >> site & 1 for mask in offered)
+        ]
+        if seq in self._closed:
+            return Waiting(f"nothing: all sites have collective {seq} of job {self.job}")
+        if late:
+            names = ", ".join(self.site_names[site] for site in late)
+            return Waiting(f"{names} to contribute to collective {seq} of job {self.job}", tuple(late))
+        under_way = [
+            f"chunk {out.transfer.key[1]} from {self.site_names[site]} to {self.site_names[out.transfer.dst]}"
+            for site, out in enumerate(self._under_way)
+            if out is not None and out.transfer.key[0] == seq
+        ]
+        what = ", ".join(under_way[:MENTIONED]) + (" and more" if len(under_way) > MENTIONED else "")
+        return Waiting(f"collective {seq} of job {self.job}: {what or 'no transfer'} under way")
 
     # ---- what sites say
 

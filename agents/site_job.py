@@ -18,10 +18,10 @@ import numpy as np
 
 from agents.calls import LentPayload, LocalCollective, Ranks, call_from_header
 from agents.chunk_frames import chunk_header, chunk_message
+from agents.histogram import Histogram
 from agents.job import CAUSE, CONSEQUENCE, WAITS_FOR_RELEASE, JobDescription
 from agents.lanes import Order
 from agents.local_server import WorkerLink
-from agents.metrics import Histogram
 from agents.site_messages import SiteMessages
 from agents.site_network import NetworkHost, SiteNetwork
 from agents.sync.actions import Complete, Deliver, Failed, Send, SendControl, SiteAction

@@ -12,7 +12,8 @@ from agents.sync.actions import Deliver, Send, SiteAction, Waiting
 from agents.sync.messages import ChunkMessage, Direction, ProtocolError
 from agents.sync.order import Key
 from agents.sync.payload import Payload
-from agents.sync.policy import Policy, Role
+from agents.sync.policy import Policy
+from agents.sync.relations import Role
 from agents.sync.site_transfers import TransfersAtSite
 from agents.sync.spec import CollectiveSpec, item_size, site_mask
 

@@ -22,13 +22,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from agents.chunks import Chunk
 from agents.planning.base import Plan, Timing
-
-if TYPE_CHECKING:
-    from agents.sync.policy import Relation
+from agents.sync.relations import Relation
 
 Priority = tuple[float, int]
 Key = Callable[[Chunk, str, int, int], Priority]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agents.metrics import BUCKETS, Histogram
+from agents.histogram import BUCKETS, Histogram
 
 
 def scrape(endpoint: tuple[str, int]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -21,7 +21,8 @@ from agents.sync.messages import (
     control_from_dict,
     control_to_dict,
 )
-from agents.sync.policy import Policy, Relation, hop_paths_of
+from agents.sync.policy import Policy, hop_paths_of
+from agents.sync.relations import Relation
 from agents.sync.spec import CollectiveSpec, Part, site_mask
 from topologies.errors import StormbedError
 from topologies.load import load_topology

@@ -18,6 +18,7 @@ def next_steps(name: NameOption = None) -> None:
     """Print what to type next."""
     testbed = Testbed.attach(name)
     flag = f" --name {testbed.name}" if len(standing()) > 1 else ""
+    page = f" {testbed.name}" if flag else ""
     first, last = testbed.topology.site_names[0], testbed.topology.site_names[-1]
     peer = testbed.topology.site_names[testbed.topology.neighbours(0)[0]]
     typer.echo(f"{testbed.name} stands. Next:\n")
@@ -25,7 +26,7 @@ def next_steps(name: NameOption = None) -> None:
         ("", ""),
         [
             (f"testbed status --watch{flag}", "links, sites and iterations, live"),
-            (f"testbed dashboard{'' if not flag else ' ' + testbed.name}", "the same as a page in the browser"),
+            (f"testbed dashboard{page}", "the same as a page in the browser"),
             (f"testbed exec {last}{flag} -- ping -c3 {testbed.sites[first].wan_ip}", "a command at a site"),
             (f"ssh -F {testbed.ssh_config} {last}", "the same door for ssh, scp and Fabric"),
             (f"testbed link set {first} {peer} --rate 20mbit{flag}", "change a link while it runs"),

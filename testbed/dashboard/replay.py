@@ -41,17 +41,19 @@ def read_replay(directory: Path) -> dict[str, Any]:
     topology = _topology(directory)
     began_ns = beginning(manifest, run.links)
     changes = _read_changes(directory)
+    # The manifest has the order of the file, which need not be that of time.
+    begun = [(segment.started_ns, segment) for segment in manifest.segments if segment.started_ns is not None]
+    begun.sort(key=lambda turn: turn[0])
     segments = [
         {
             "label": segment.label,
             "scheduler": segment.scheduler,
-            "t0": (segment.started_ns - began_ns) * _NS,
+            "t0": (started_ns - began_ns) * _NS,
             "t1": None if segment.finished_ns is None else (segment.finished_ns - began_ns) * _NS,
             "iterations": segment.iterations,
             "status": segment.status,
         }
-        for segment in manifest.segments
-        if segment.started_ns is not None
+        for started_ns, segment in begun
     ]
     fidelity = manifest.fidelity
     return {
@@ -70,13 +72,13 @@ def read_replay(directory: Path) -> dict[str, Any]:
         "segments": segments,
         "plans": [
             plan_record(
-                (segment.started_ns - began_ns) * _NS,
+                (started_ns - began_ns) * _NS,
                 segment.label,
                 segment.plan,
                 "as the scheduler planned them",
             )
-            for segment in manifest.segments
-            if segment.plan is not None and segment.started_ns is not None
+            for started_ns, segment in begun
+            if segment.plan is not None
         ],
         "policies": _policies(directory, began_ns),
         "syncs": _syncs(run, began_ns),

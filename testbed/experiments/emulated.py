@@ -115,7 +115,7 @@ class EmulatedRun:
         self._await_workers(coordinator)
         self._changes.began_ns = self._links.began_ns
         with self._changes.over("run", "", self._experiment.spec.seed):
-            for segment in self._experiment.segments:
+            for segment in self._experiment.turns:
                 self._conduct_segment(coordinator, segment)
         self._changes.note_lateness()
         self._say("ending the workers")

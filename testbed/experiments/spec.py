@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -174,7 +175,9 @@ class Experiment(_Strict):
 
     `scale` multiplies every rate of the topology, for machines that cannot carry them all at once; it is
     shown beside every result. `dynamics` and `timeline` change links during the run; see `testbed.timeline`.
-    `repeats` runs the whole list of schedulers again, with the next seed. `awareness` measures the links and
+    `repeats` runs the whole list of schedulers again, with the next seed. `order: shuffled` draws the order
+    of the turns anew for each repeat, by its seed, so that what drifts on the machine meanwhile favours no
+    scheduler; reports keep the order of the file. `awareness` measures the links and
     plans anew while a scheduler's turn lasts, `auxiliary` lets chunks take other paths; see `agents.options`.
     """
 
@@ -187,6 +190,7 @@ class Experiment(_Strict):
     awareness: AwarenessOptions = AwarenessOptions()
     auxiliary: AuxiliaryOptions = AuxiliaryOptions()
     repeats: int = Field(default=1, ge=1, le=1000)
+    order: Literal["declared", "shuffled"] = "declared"
     seed: int = Field(default=1, ge=0, lt=2**31)
     coordinator: str = MANAGEMENT
     world: Literal["emulated", "simulated"] = "emulated"
@@ -243,7 +247,8 @@ class Segment:
 class LoadedExperiment:
     """An experiment that has been checked against its topology.
 
-    `topology` is scaled; `text` is the file as it was found; `segments` in the order in which they run.
+    `topology` is scaled; `text` is the file as it was found; `segments` in the order of the file, repeat by
+    repeat.
     """
 
     spec: Experiment
@@ -251,6 +256,18 @@ class LoadedExperiment:
     text: str
     source: Path
     segments: tuple[Segment, ...]
+
+    @property
+    def turns(self) -> tuple[Segment, ...]:
+        """The segments in the order in which they run."""
+        if self.spec.order == "declared":
+            return self.segments
+        turns: list[Segment] = []
+        for repeat in range(self.spec.repeats):
+            of_repeat = [segment for segment in self.segments if segment.repeat == repeat]
+            random.Random(f"order of turns {self.spec.seed + repeat}").shuffle(of_repeat)
+            turns += of_repeat
+        return tuple(turns)
 
     @property
     def changes(self) -> bool:

@@ -110,7 +110,7 @@ class SimulatedRun:
         try:
             if spec.dynamics.replay == "run":
                 self._play(spec.seed)
-            for segment in self._experiment.segments:
+            for segment in self._experiment.turns:
                 self._conduct(segment)
                 if spec.dynamics.replay == "segment":
                     self._rewind()

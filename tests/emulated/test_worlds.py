@@ -83,6 +83,4 @@ def test_both_worlds_agree(tmp_path: Path, name: str) -> None:
             assert "B / A" in text
             assert "netstorm" in text
             return
-    pytest.skip(
-        f"UNVERIFIED: that both worlds agree to {TOLERANCE:.0%}; measured over predicted: {ratios}; {disturbed}"
-    )
+    pytest.skip(f"UNVERIFIED: that both worlds agree to {TOLERANCE:.0%}; B / A: {ratios}; {disturbed}")

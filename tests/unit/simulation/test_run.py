@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agents.compute import ComputeTime
+from testbed.dashboard.replay import read_replay
 from testbed.experiments.manifest import read_manifest
 from testbed.experiments.spec import Compute, LoadedExperiment, experiment_from_text, open_experiment
 from testbed.report.measurements import read_run
@@ -73,6 +74,20 @@ def test_iterations_wait_for_the_slowest_and_traces_repeat(tmp_path: Path) -> No
     assert [r["iteration"] for r in first] == [0, 1, 2, 0, 1, 2]
     assert all(r["start_ns"] < r["ready_ns"] < r["done_ns"] == r["end_ns"] for r in first)
     assert all(a["end_ns"] == b["start_ns"] for a, b in pairwise(first[:3]))
+
+
+def test_turns_run_in_their_order_and_the_directory_keeps_that_of_the_file(tmp_path: Path) -> None:
+    experiment = small(tmp_path, "[star, netstorm]", "[star, mlnet, netstorm]\nrepeats: 2\norder: shuffled")
+    declared = [segment.label for segment in experiment.segments]
+    turns = [segment.label for segment in experiment.turns]
+    assert turns != declared
+    manifest = run_experiment(experiment, tmp_path / "run")
+    assert [segment.label for segment in manifest.segments] == declared
+    by_time = sorted(manifest.segments, key=lambda segment: segment.started_ns or 0)
+    assert [segment.label for segment in by_time] == turns
+    trace = (tmp_path / "run" / "workers" / "dc1-0" / "trace.jsonl").read_text().splitlines()
+    assert list(dict.fromkeys(json.loads(line)["segment"] for line in trace)) == turns
+    assert [segment["label"] for segment in read_replay(tmp_path / "run")["segments"]] == turns
 
 
 def test_a_segment_takes_what_one_synchronisation_takes(tmp_path: Path) -> None:

@@ -65,6 +65,25 @@ def test_segments_follow_the_declared_order_and_every_repeat_has_its_seed() -> N
     assert segments[0].scheduler == {"name": "star", "options": {}}
 
 
+def test_turns_are_shuffled_by_the_seed_of_their_repeat() -> None:
+    schedulers = "schedulers: [star-first, star-best, star-all, mlnet, ring, netstorm, packing]\n"
+    text = BASE + schedulers + "repeats: 5\n"
+    declared = experiment_from_text(text)
+    assert declared.turns == declared.segments
+    shuffled = experiment_from_text(text + "order: shuffled\n")
+    assert shuffled.segments == declared.segments, "reports keep the order of the file"
+    orders = []
+    for repeat in range(5):
+        turns = shuffled.turns[7 * repeat : 7 * repeat + 7]
+        assert {turn.repeat for turn in turns} == {repeat}
+        orders.append(tuple(turn.shown for turn in turns))
+        assert sorted(orders[-1]) == sorted(segment.shown for segment in shuffled.segments[:7])
+    assert len(set(orders)) == 5
+    assert experiment_from_text(text + "order: shuffled\n").turns == shuffled.turns
+    another = experiment_from_text(text + "order: shuffled\nseed: 8\n").turns
+    assert [turn.shown for turn in another] != [turn.shown for turn in shuffled.turns]
+
+
 def test_scale_multiplies_every_rate() -> None:
     plain = experiment_from_text(BASE + "schedulers: [netstorm]\n").topology
     half = experiment_from_text(BASE + "schedulers: [netstorm]\nscale: 0.5\n").topology
@@ -145,6 +164,7 @@ REFUSED = {
         "",
     ),
     "coordinator": ("schedulers: [star]\ncoordinator: dc1\n", "write management", ""),
+    "order": ("schedulers: [star]\norder: random\n", "'declared' or 'shuffled'", ""),
     "world": ("schedulers: [star]\nworld: moon\n", "'emulated' or 'simulated'", ""),
     "scale": ("schedulers: [star]\nscale: 0\n", "should be greater than 0", ""),
 }

@@ -9,6 +9,7 @@ import typer
 
 from testbed.cli.output import Format, FormatOption, console, print_json
 from testbed.report.find import RUNS
+from topologies.errors import CannotHonourError
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, a run's id, or `last`.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="The folder that holds the run directories.")]
@@ -19,9 +20,24 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run: RunArgument = "last", runs: RunsOption = Path(RUNS), format: FormatOption = Format.TEXT
+    run: RunArgument = "last",
+    html: Annotated[
+        bool, typer.Option("--html", help="Write one self-contained page with figures instead.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="The page's file; RUN/report.html when left out."),
+    ] = None,
+    runs: RunsOption = Path(RUNS),
+    format: FormatOption = Format.TEXT,
 ) -> None:
-    """Show each scheduler's synchronisation time, bytes, distance to the bound, and fidelity."""
+    """Show each scheduler's synchronisation time, bytes, distance to the bound, and fidelity.
+
+    Everything comes from the run directory's files: a copied directory will do, and no testbed need stand.
+    """
+    if html or out is not None:
+        _write_page(run, runs, out, format)
+        return
     from testbed.report.bounds import bound_seconds
     from testbed.report.find import find_run
     from testbed.report.measurements import read_run
@@ -33,3 +49,30 @@ def report(
         print_json(result_to_json(result))
     else:
         console().print(render_report(result))
+
+
+def _write_page(run: str, runs: Path, out: Path | None, format: Format) -> None:
+    from testbed.report.bounds import bound_seconds
+    from testbed.report.find import find_run
+
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise CannotHonourError(
+            "the page's figures need matplotlib", hint="pip install 'matplotlib>=3.8'"
+        ) from None
+    from testbed.report.html import PAGE, render_page
+
+    directory = find_run(run, runs)
+    page = render_page(directory, bound_seconds)
+    path = directory / PAGE if out is None else out
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise CannotHonourError(
+            f"{path}: cannot be written: {error.strerror}", hint="name another file with --out"
+        ) from error
+    if format is Format.JSON:
+        print_json({"path": str(path), "bytes": len(page.encode())})
+    else:
+        typer.echo(f"{path} ({len(page.encode()) / 1e6:.1f} MB); open it in a browser")

@@ -1,0 +1,322 @@
+"""A run as one page of its own: figures, tables, and the commands that make it again.
+
+The page asks nothing of the network: its figures are inline SVG, its style is in its head, and it has no
+script. It is made from the run directory's files alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from testbed.dashboard.replay import read_replay
+from testbed.events import read_events
+from testbed.experiments.manifest import EXPERIMENT, RESOLVED, TOPOLOGY, TRACE, Manifest
+from testbed.report import figures_run
+from testbed.report.figures import Figure, style_of
+from testbed.report.figures_links import utilisation
+from testbed.report.html_style import STYLE
+from testbed.report.measurements import Measurements, read_run
+from testbed.report.summary import Bound, RunResult, SchedulerResult, summarise_run
+from testbed.report.text import NONE, seconds
+from topologies import drawing
+from topologies.load import topology_from_dict
+
+PAGE = "report.html"
+_TONES = {
+    "completed": "good",
+    "faithful": "good",
+    "exact": "good",
+    "degraded": "warn",
+    "interrupted": "warn",
+    "saturated": "bad",
+    "failed": "bad",
+}
+_MOST_WORKERS = 48
+_MOST_EVENTS = 500
+
+
+def render_page(directory: Path, bound: Bound | None = None) -> str:
+    """The page of a run.
+
+    Args:
+        directory: the run directory; nothing else is read.
+        bound: what no scheduler can beat, as `summarise_run` takes it.
+
+    Raises:
+        InvalidFileError: the manifest or the topology is missing or damaged.
+    """
+    run = read_run(directory)
+    result = summarise_run(run, bound)
+    replay = read_replay(directory)
+    figures: list[Figure | None] = [
+        figures_run.synchronisation_times(run, result),
+        figures_run.accuracy(run, result),
+        utilisation(run),
+        figures_run.gantt(run, _traces(directory, run.manifest)),
+        figures_run.timeline(run, replay),
+        figures_run.fidelity(run),
+    ]
+    drawn = {figure.name: figure for figure in figures if figure is not None}
+    sections = [
+        ("result", "Result", _result(run, result)),
+        *(
+            (figure.name, figure.title, _figure(figure))
+            for figure in drawn.values()
+            if figure.name != "fidelity"
+        ),
+        ("fidelity", "Fidelity", _fidelity(run.manifest, drawn.get("fidelity"))),
+        ("network", "Network", _network(directory, run.manifest)),
+        ("events", "Events", _events(replay["events"])),
+        ("experiment", "Experiment", _experiment(directory, run.manifest)),
+        ("reproduce", "Make it again", _reproduce(run.manifest)),
+    ]
+    sections = [section for section in sections if section[2]]
+    title = f"{run.manifest.name}: {run.manifest.topology}, {run.manifest.world}"
+    body = [
+        _header(run.manifest),
+        '<nav aria-label="Sections">'
+        + "".join(f'<a href="#{anchor}">{escape(title)}</a>' for anchor, title, _ in sections)
+        + "</nav><main>",
+        *(
+            f'<section class="card" id="{anchor}"><h2>{escape(title)}</h2>{content}</section>'
+            for anchor, title, content in sections
+        ),
+        f"</main><footer>stormbed {escape(run.manifest.versions.get('stormbed', ''))}, from the files of "
+        f"<code>{escape(run.manifest.id)}</code></footer>",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
+
+
+def _traces(directory: Path, manifest: Manifest) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Every worker's records; with many workers, each site's first one stands for its site."""
+    workers = [worker for worker in manifest.workers if worker.worker == 0]
+    if len(manifest.workers) <= _MOST_WORKERS:
+        workers = list(manifest.workers)
+    several = {worker.site for worker in workers if worker.worker > 0}
+    return [
+        (
+            f"{worker.site}-{worker.worker}" if worker.site in several else worker.site,
+            list(read_events(directory / worker.directory / TRACE)),
+        )
+        for worker in workers[:_MOST_WORKERS]
+    ]
+
+
+def _header(manifest: Manifest) -> str:
+    verdict = manifest.fidelity.verdict
+    workers, sites = len(manifest.workers), len({worker.site for worker in manifest.workers})
+    scale = "" if manifest.scale == 1 else f", rates x {manifest.scale:g}"
+    began = datetime.fromtimestamp(manifest.started_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    took = "" if manifest.finished_s is None else f", took {manifest.finished_s - manifest.started_s:.0f} s"
+    failure = ""
+    if manifest.failure is not None:
+        failure = f'<p class="note bad">Failed: {escape(manifest.failure.message)}</p>'
+    return (
+        f"<header><h1>{escape(manifest.name)}</h1>{_chip(manifest.status)}"
+        f"{_chip(verdict, f'fidelity: {verdict}')}"
+        f"<p>{escape(manifest.topology)}{scale}, {manifest.world}; {sites} sites, {workers} workers; "
+        f"began {began}{took}</p>{failure}</header>"
+    )
+
+
+def _chip(word: str, text: str = "") -> str:
+    return f'<span class="chip {_TONES.get(word, "plain")}">{escape(text or word)}</span>'
+
+
+def _figure(figure: Figure) -> str:
+    return f'<p class="reading">{escape(figure.reading)}</p><figure>{figure.svg}</figure>'
+
+
+def _result(run: Measurements, result: RunResult) -> str:
+    rows = result.schedulers
+    columns: list[tuple[str, Callable[[SchedulerResult], str]]] = [
+        ("synchronisations", lambda row: str(row.measured)),
+        ("mean, s", lambda row: seconds(row.synchronisation.mean if row.synchronisation else None)),
+        ("95 % interval", _interval),
+        ("median", lambda row: seconds(row.synchronisation.median if row.synchronisation else None)),
+        ("p95", lambda row: seconds(row.synchronisation.p95 if row.synchronisation else None)),
+        ("iteration, s", lambda row: seconds(row.iteration.mean if row.iteration else None)),
+        ("WAN MB per iteration", lambda row: _number(row.carried_bytes_per_iteration, 1e-6)),
+        ("speed-up", lambda row: _number(row.speedup, 1, "x")),
+        ("x bound", lambda row: _number(row.bound_multiple, 1, "x")),
+        ("busiest link", _busiest),
+        ("accuracy", lambda row: _number(row.accuracy, 100, " %")),
+        ("workers agree", _agreement),
+    ]
+    # A column in which nobody has anything would only be in the way.
+    columns = [column for column in columns if any(column[1](row) != NONE for row in rows)]
+    table = _table(
+        ["scheduler", *(name for name, _ in columns)],
+        [[_key(row.scheduler, run.manifest), *(escape(cell(row)) for _, cell in columns)] for row in rows],
+        numeric=range(1, len(columns) + 1),
+    )
+    notes = [f'<p class="note">{escape(problem)}</p>' for problem in result.problems]
+    notes += [
+        f'<p class="note bad">Parameters differ: {escape(", ".join(row.disagreeing))}</p>'
+        for row in rows
+        if row.disagreeing
+    ]
+    return table + "".join(notes)
+
+
+def _key(scheduler: str, manifest: Manifest) -> str:
+    colour = style_of(scheduler, manifest).colour
+    shown = "var(--black)" if colour == "#000000" else colour
+    return (
+        f'<span class="name"><span class="key" style="background:{shown}"></span>{escape(scheduler)}</span>'
+    )
+
+
+def _interval(row: SchedulerResult) -> str:
+    interval = row.synchronisation.interval if row.synchronisation else None
+    return NONE if interval is None else f"±{seconds((interval[1] - interval[0]) / 2)}"
+
+
+def _busiest(row: SchedulerResult) -> str:
+    if row.busiest is None:
+        return NONE
+    return f"{row.busiest.src} > {row.busiest.dst} {row.busiest.utilisation_ratio:.0%}"
+
+
+def _agreement(row: SchedulerResult) -> str:
+    if row.sums_checked:
+        return "every sum exact"
+    return {True: "yes", False: "NO", None: NONE}[row.parameters_agree]
+
+
+def _number(value: float | None, factor: float = 1.0, unit: str = "") -> str:
+    return NONE if value is None else f"{value * factor:.1f}{unit}"
+
+
+def _fidelity(manifest: Manifest, figure: Figure | None) -> str:
+    found = manifest.fidelity
+    reasons = "".join(f'<p class="note">{escape(reason)}</p>' for reason in found.reasons)
+    facts: list[tuple[str, str]] = []
+    if found.calibration:
+        carried, declared = found.calibration.get("carried_bps"), found.calibration.get("declared_bps")
+        if carried and declared:
+            text = f"{carried / 1e6:,.0f} of {declared / 1e6:,.0f} Mbit/s"
+            facts.append(("carried at bring-up, all links loaded", text))
+    if found.run:
+        for key, name, factor, unit in (
+            ("cpu_busy_ratio", "processors busy during the run", 100, " %"),
+            ("cpu_steal_ratio", "taken by other machines", 100, " %"),
+            ("lateness_p99_s", "lateness of frames, p99", 1e3, " ms"),
+        ):
+            if found.run.get(key) is not None:
+                facts.append((name, _number(float(found.run[key]), factor, unit)))
+        facts.append(("packets dropped by full queues", f"{found.run.get('queue_drops', 0):,}"))
+    return f"<p>{_chip(found.verdict)}</p>{reasons}{_facts(facts)}{_figure(figure) if figure else ''}"
+
+
+def _network(directory: Path, manifest: Manifest) -> str:
+    path = directory / TOPOLOGY
+    topology = topology_from_dict(json.loads(path.read_text(encoding="utf-8")), source=str(path))
+    picture = base64.b64encode(drawing.as_svg(topology).encode()).decode()
+    links = [
+        [
+            escape(link.src),
+            escape(link.dst),
+            f"{link.rate_bps / 1e6:.4g}",
+            f"{link.delay_s * 1e3:.4g}",
+            f"{link.jitter_s * 1e3:.4g}",
+            f"{link.loss_ratio * 100:.3g}",
+        ]
+        for link in manifest.links
+    ]
+    columns = ["from", "to", "Mbit/s", "delay, ms", "jitter, ms", "loss, %"]
+    return (
+        f'<figure class="map"><img alt="Drawing of the network {escape(topology.name, quote=True)}" '
+        f'src="data:image/svg+xml;base64,{picture}"></figure>'
+        f"<details><summary>{len(links)} directed links</summary>"
+        f'<div class="tall">{_table(columns, links, numeric=range(2, 6))}</div></details>'
+    )
+
+
+def _events(events: Sequence[dict[str, Any]]) -> str:
+    if not events:
+        return ""
+    rows = [
+        [f"{event['t']:.2f}", escape(event["level"]), escape(event["text"])]
+        for event in events[:_MOST_EVENTS]
+    ]
+    more = len(events) - len(rows)
+    table = _table(["seconds", "level", "what happened"], rows, numeric=(0,))
+    cut = f'<p class="reading">and {more} more in events.jsonl and changes.csv</p>' if more > 0 else ""
+    return f'<div class="tall">{table}</div>{cut}'
+
+
+def _experiment(directory: Path, manifest: Manifest) -> str:
+    training = manifest.experiment.get("training", {})
+    facts = [
+        ("run", manifest.id),
+        ("topology", manifest.topology),
+        ("rates scaled by", f"{manifest.scale:g}"),
+        ("model", str(training.get("model", NONE))),
+        ("data", str(training.get("data", NONE))),
+        ("batch per worker", str(training.get("batch", NONE))),
+        (
+            "parameters",
+            ", ".join(f"{count:,}" for count in dict.fromkeys(s.elements for s in manifest.segments)),
+        ),
+        ("elements per chunk", f"{training.get('chunk_elements', 0):,}"),
+        ("repeats", str(manifest.experiment.get("repeats", 1))),
+        ("seed", str(manifest.seeds.get("experiment", NONE))),
+        ("machine", _machine(manifest)),
+        ("kernel", str(manifest.machine.get("kernel", NONE))),
+        *sorted(manifest.versions.items()),
+    ]
+    try:
+        text = (directory / EXPERIMENT).read_text(encoding="utf-8")
+    except OSError:
+        return _facts(facts)
+    return f"{_facts(facts)}<details><summary>{EXPERIMENT}</summary><pre>{escape(text)}</pre></details>"
+
+
+def _machine(manifest: Manifest) -> str:
+    machine = manifest.machine
+    memory = machine.get("memory_bytes")
+    size = f", {memory / 2**30:.0f} GiB" if memory else ""
+    return f"{machine.get('cpu_count', '?')} x {machine.get('cpu', '?')}{size}"
+
+
+def _reproduce(manifest: Manifest) -> str:
+    lines: list[str] = []
+    if manifest.git and manifest.git.get("commit"):
+        changed = "  # the checkout had changes of its own" if manifest.git.get("changed") else ""
+        lines.append(f"git checkout {manifest.git['commit']}{changed}")
+    if manifest.command:
+        lines += ["# the command of this run", shlex.join(["testbed", *manifest.command[1:]])]
+    lines += ["# the same from the run directory, every default and override written out"]
+    lines += [f"testbed run {RESOLVED}", "testbed report last --html", f"testbed compare {manifest.id} last"]
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts)
+    return f'<dl class="facts">{rows}</dl>' if rows else ""
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = ()) -> str:
+    """Cells are HTML already; those of `numeric` columns stand to the right."""
+    right = set(numeric)
+    kind = [' class="n"' if k in right else "" for k in range(len(columns))]
+    head = "".join(f'<th scope="col"{kind[k]}>{escape(name)}</th>' for k, name in enumerate(columns))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind[k]}>{cell}</td>" for k, cell in enumerate(row)) + "</tr>" for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -107,7 +107,7 @@ class Agent:
         elif header.get("kind") == "chunk":
             job.network.observe(peer, path, header, len(frame.payload))
             job.chunk(header, frame.payload)
-            if job.held_bytes:
+            if job.collectives.held_bytes:
                 self._hold()
         elif header.get("kind") == "message":
             job.message(frame)
@@ -124,7 +124,7 @@ class Agent:
     @property
     def held_bytes(self) -> int:
         """Bytes of chunks whose collective is not released here yet."""
-        return sum(job.held_bytes for job in self.jobs.values())
+        return sum(job.collectives.held_bytes for job in self.jobs.values())
 
     def _hold(self) -> None:
         held = self.held_bytes

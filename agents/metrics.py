@@ -119,15 +119,15 @@ class AgentCollector(Collector):
             labels=["run"],
         )
         for job in self._agent.jobs.values():
-            name, counters = [job.job.name], job.counters
-            collectives.add_metric(name, counters.collectives)
-            results.add_metric(name, counters.result_bytes)
-            version.add_metric(name, job.machine.version)
-            if counters.iteration >= 0:
-                iteration.add_metric(name, counters.iteration)
-            held.add_metric(name, job.held_chunks)
-            segment.add_metric(name, {"segment": counters.segment, "scheduler": counters.scheduler})
-            seconds.add_metric(name, counters.synchronisation.buckets(), counters.synchronisation.sum)
+            name, here, progress = [job.job.name], job.collectives, job.progress
+            collectives.add_metric(name, here.completed)
+            results.add_metric(name, here.result_bytes)
+            version.add_metric(name, here.machine.version)
+            if progress.iteration >= 0:
+                iteration.add_metric(name, progress.iteration)
+            held.add_metric(name, here.held_chunks)
+            segment.add_metric(name, {"segment": progress.segment, "scheduler": progress.scheduler})
+            seconds.add_metric(name, here.synchronisation.buckets(), here.synchronisation.sum)
         yield from (collectives, results, version, iteration, held, segment, seconds)
 
     def _network(self) -> Iterator[Metric]:

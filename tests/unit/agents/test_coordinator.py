@@ -155,7 +155,7 @@ def test_segments_hand_their_fields_to_the_workers_as_they_are(make_cluster: Any
 
     def run() -> None:
         runner.run_segment("job", fields)
-        shown = [agent.jobs[next(iter(agent.jobs))].counters for agent in cluster.agents]
+        shown = [agent.jobs[next(iter(agent.jobs))].progress for agent in cluster.agents]
         assert [(c.segment, c.scheduler) for c in shown] == [("x", "netstorm")] * 2
         runner.close_job("job")
 

@@ -114,6 +114,17 @@ def test_a_result_that_does_not_arrive_is_sent_again() -> None:
     )
 
 
+def test_what_a_collective_waits_for() -> None:
+    it = Coordinator(TsEngine())
+    waits = it.machine.waiting_for
+    assert (str(waits(0)), waits(0).sites) == ("a, b to contribute to collective 0 of job job", (0, 1))
+    it.hears(0, "offer")
+    assert waits(0).sites == (1,)
+    it.hears(1, "offer")
+    assert str(waits(0)) == "collective 0 of job job: chunk 0 from b to a under way"
+    assert waits(1).sites == (0, 1)  # nobody is ready for the next one
+
+
 def test_what_no_site_says() -> None:
     it = Coordinator(TsEngine())
     with pytest.raises(ProtocolError, match="nobody contributed"):

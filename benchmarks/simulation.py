@@ -46,7 +46,7 @@ LINKS = (
     (7, 8),
 )
 SLOWEST_MBPS, FASTEST_MBPS = 20, 155
-# netstorm.md 7.4: mean seconds over six draws, chunks of 1,000,000 and 100,000 elements.
+# An earlier model of ours: mean seconds over six draws, chunks of 1,000,000 and 100,000 elements.
 PUBLISHED = {
     "netstorm": "37.0 / 35.3",
     "packing": "31.0 / 29.7",
@@ -118,7 +118,7 @@ def draws() -> str:
     return table(
         (
             "scheme",
-            "netstorm.md 7.4 (s)",
+            "earlier model (s)",
             "six draws, 1 M",
             "six, 100 k",
             "30 draws, 1 M",

@@ -5,7 +5,7 @@ for every scheme that sends sums of elements without coding and which spanning-t
 Otherwise two numbers: `rate_bps`, the best rate of any scheme in which each chunk goes up one tree to a root
 and down another from it (all schedulers here are of that kind), and `proven_rate_bps >= rate_bps`, which no
 uncoded scheme at all can exceed. Where the two coincide, which is the rule, the limit is a proven one for
-everything. Sources: netstorm.md 7.5, packing.md 2; Tutte and Nash-Williams for the partitions, Edmonds for
+everything. Sources: own derivation in docs/simulation.md; Tutte and Nash-Williams for the partitions, Edmonds for
 the arborescences.
 """
 

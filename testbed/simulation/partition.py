@@ -2,8 +2,8 @@
 
 For a partition P of the sites in p >= 2 parts, every element needs at least p-1 transfers between parts to
 be summed and p-1 to be spread, and those transfers share the capacity that crosses P (Tutte, Nash-Williams;
-netstorm.md 7.5). The best partition is found by Newton's iteration on the rate; each step minimises  cap(P)
-- rate (|P|-1)  by n minimum cuts (Cunningham, Optimal attack and reinforcement of a network, 1985; Barahona,
+docs/simulation.md, "The bound"). The best partition is found by Newton's iteration on the rate; each step minimises
+cap(P) - rate (|P|-1)  by n minimum cuts (Cunningham, Optimal attack and reinforcement of a network, 1985; Barahona,
 Separation of partition inequalities, 2000). Capacities are integers and the rate a fraction, so the answer
 is exact, not within a tolerance.
 """

@@ -42,7 +42,7 @@ class WorldOptions:
     control_delay_ns   one way between a site and the coordinator, on the management network
     relay              how a hop over several links travels: "flow" as one flow that shares all of them
                        max-min fairly, as TCP through switches does; "queue" as whole chunks that wait in one
-                       first-in first-out queue per link, the model of netstorm.md 7.4
+                       first-in first-out queue per link, the model of docs/simulation.md's earlier figures
     """
 
     efficiency: float = 1.0

@@ -141,7 +141,7 @@ def test_the_published_graph_against_all_21147_partitions() -> None:
 
 
 def test_six_draws_reach_the_mean_of_the_specification() -> None:
-    """netstorm.md 7.4: mean lower bound 20.8 s over six draws of random.Random(11)."""
+    """Mean lower bound 20.8 s over six draws of random.Random(11)."""
     rng = random.Random(11)
     seconds = []
     for _ in range(6):

@@ -20,7 +20,7 @@ SEEDS_PER_BATCH = 200
 
 @pytest.mark.parametrize("batch", range(10))
 def test_the_invariant_holds_under_every_seed(batch: int) -> None:
-    """ARCHITECTURE section 5. A failure names its seed; `python -m testbed.simulation.trials --first SEED
+    """docs/architecture.md, section 5. A failure names its seed; `python -m testbed.simulation.trials --first SEED
     --count 1 --trace` replays it.
     """
     first = batch * SEEDS_PER_BATCH
@@ -62,7 +62,7 @@ def test_finds_a_machine_that_counts_duplicates(monkeypatch: pytest.MonkeyPatch)
 def test_finds_a_site_that_uses_the_newest_policy_for_every_collective(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The published code's race (netstorm.md 5.3): data of one collective under the tree of another."""
+    """The published code's race: data of one collective under the tree of another."""
     original: Callable[..., Any] = SiteMachine._on_release
 
     def stale(self: SiteMachine, release: Any) -> Any:

@@ -49,14 +49,14 @@ def run_plan(topology: Topology, plan: Plan, elements: int, chunk: int, **option
 
 
 def test_p1_a_line(topology_of: Build) -> None:
-    """packing.md P1: 3->2 takes 0.5 s a chunk, 2->1 takes 1 s, and back: 6.0 s for four chunks."""
+    """A path of three: 3->2 takes 0.5 s a chunk, 2->1 takes 1 s, and back: 6.0 s for four chunks."""
     line = topology_of({(0, 1): 8, (1, 2): 4, (2, 3): 8})
     plan = Plan("one tree", (Tree(1, 1.0, 0.0, (1, None, 1, 2)),))
     assert run_plan(line, plan, 16 * MBIT_ELEMENTS, 4 * MBIT_ELEMENTS) == pytest.approx(6.0, abs=1e-7)
 
 
 def test_s1_three_trees_on_a_triangle(topology_of: Build) -> None:
-    """packing.md S1: 1.0 s is the bound, and serving the lowest chunk first ends at 1.2 s."""
+    """Three trees on a triangle: 1.0 s is the bound, and serving the lowest chunk first ends at 1.2 s."""
     triangle = topology_of({(0, 1): 10, (1, 2): 10, (0, 2): 4})
     trees = (
         Tree(1, 8 / 12, 0.0, (1, None, 1)),
@@ -77,7 +77,7 @@ def test_delays_add_up_along_the_tree(topology_of: Build) -> None:
 
 
 def test_v11_three_trees_reach_the_bound_as_chunks_shrink(topology_of: Build) -> None:
-    """netstorm.md V11: the throughput is 15 of 15 Mbit/s, a single root gives 10."""
+    """Vector V11: the throughput is 15 of 15 Mbit/s, a single root gives 10."""
     triangle = topology_of({(0, 1): 10, (1, 2): 10, (0, 2): 10})
     megabits = 150
     three = synchronise(triangle, "netstorm", megabits * MBIT_ELEMENTS, MBIT_ELEMENTS // 10).seconds
@@ -88,7 +88,7 @@ def test_v11_three_trees_reach_the_bound_as_chunks_shrink(topology_of: Build) ->
 
 
 def test_v9_throughput_of_the_shares(topology_of: Build) -> None:
-    """netstorm.md V9: perf shares allow 3400/31 Mbit/s; index order reaches it, first in first out less."""
+    """Vector V9: perf shares allow 3400/31 Mbit/s; index order reaches it, first in first out less."""
     topology = topology_of(dict.fromkeys(NETSTORM, 100))
     megabits = 1000
     plan = get_scheduler("netstorm", topology.site_names).plan(World(topology).view())
@@ -212,7 +212,7 @@ def draws(count: int, rng: random.Random, topology_of: Build) -> list[Topology]:
 
 @pytest.mark.parametrize(("chunk", "mean"), [(1_000_000, 37.0), (100_000, 35.3)])
 def test_six_draws_of_the_specification(chunk: int, mean: float, topology_of: Build) -> None:
-    """netstorm.md 7.4: NetStorm with nine roots, AlexNet, mean over six draws of random.Random(11)."""
+    """NetStorm with nine roots, AlexNet, mean over six draws of random.Random(11)."""
     seconds = [
         synchronise(topology, "netstorm", ALEXNET, chunk).seconds
         for topology in draws(6, random.Random(11), topology_of)
@@ -221,7 +221,7 @@ def test_six_draws_of_the_specification(chunk: int, mean: float, topology_of: Bu
 
 
 def test_the_published_model_of_relaying_explains_the_published_star(topology_of: Build) -> None:
-    """Whole chunks in one queue a link: the star at its best site within 5 % of netstorm.md 7.4's 141 s."""
+    """Whole chunks in one queue a link: the star at its best site within 5 % of the earlier model's 141 s."""
     topologies = draws(6, random.Random(11), topology_of)
     queue = WorldOptions(relay="queue")
     seconds = [synchronise(t, "star-best", ALEXNET, 1_000_000, options=queue).seconds for t in topologies]

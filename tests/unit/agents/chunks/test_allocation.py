@@ -1,4 +1,4 @@
-"""Chunks and their allocation against the vectors of specs/netstorm.md section 9, and its invariants."""
+"""Chunks and their allocation against hand-computed vectors, and its invariants."""
 
 from __future__ import annotations
 

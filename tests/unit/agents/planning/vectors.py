@@ -1,4 +1,4 @@
-"""The hand-computed networks of specs/netstorm.md section 9, as views (rates there are in Mbit/s)."""
+"""Hand-computed networks as views (rates there are in Mbit/s)."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def report(
     run: RunArgument = "last",
-    html: Annotated[
-        bool, typer.Option("--html", help="Write one self-contained page with figures instead.")
-    ] = False,
+    html: Annotated[bool, typer.Option("--html", help="Write one self-contained page with figures instead.")] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="The page's file; RUN/report.html when left out."),
@@ -58,9 +56,7 @@ def _write_page(run: str, runs: Path, out: Path | None, format: Format) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise CannotHonourError(
-            "the page's figures need matplotlib", hint="pip install 'matplotlib>=3.8'"
-        ) from None
+        raise CannotHonourError("the page's figures need matplotlib", hint="pip install 'matplotlib>=3.8'") from None
     from testbed.report.html import PAGE, render_page
 
     directory = find_run(run, runs)

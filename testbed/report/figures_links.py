@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from testbed.report.figures import BED, CARD, LEVELS, Figure, drawing, style_of, themed, to_svg
@@ -14,6 +14,7 @@ from testbed.report.measurements import LinkSample, Measurements
 STEPS: Final = (0.02, 0.4, 0.75, 0.95)
 _NAMES: Final = ("idle", "below 40 %", "40-75 %", "75-95 %", "95 % and more")
 _MOST_ROWS: Final = 80
+_MOST_COLUMNS: Final = 400
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ def utilisation(run: Measurements) -> Figure | None:
 
     made, (axes,) = drawing(1.1 + 0.155 * len(kept))
     by_level: dict[int, list[Path]] = {}
-    for stretch in stretches(run.links, kept):
+    end = max(sample.t_s for sample in run.links)
+    for stretch in stretches(coarser(run.links, end / _MOST_COLUMNS), kept):
         low, high = stretch.row - 0.42, stretch.row + 0.42
         corners = [
             (stretch.t0, low), (stretch.t1, low), (stretch.t1, high), (stretch.t0, high), (stretch.t0, low)
@@ -48,7 +50,6 @@ def utilisation(run: Measurements) -> Figure | None:
         # One path a level, however many stretches: thousands of elements make a browser slow.
         path = Path.make_compound_path(*paths)
         axes.add_patch(PathPatch(path, facecolor=BED if level == 0 else LEVELS[level], edgecolor="none"))
-    end = max(sample.t_s for sample in run.links)
     starts: dict[str, float] = {}
     for sample in run.links:
         starts.setdefault(sample.segment, sample.t_s - sample.interval_s)
@@ -65,9 +66,7 @@ def utilisation(run: Measurements) -> Figure | None:
     axes.set_xlim(0, end)
     axes.set_yticks(range(len(kept)), [f"{src} > {dst}" for src, dst in kept], fontsize=7.5)
     axes.grid(visible=False)
-    patches = [
-        Patch(color=BED if level == 0 else LEVELS[level], label=name) for level, name in enumerate(_NAMES)
-    ]
+    patches = [Patch(color=BED if level == 0 else LEVELS[level], label=name) for level, name in enumerate(_NAMES)]
     axes.legend(
         handles=patches, loc="upper left", bbox_to_anchor=(0, -34 / (72 * (0.155 * len(kept) + 0.4))),
         ncols=5, fontsize=8.5, handlelength=1.3, handleheight=0.8,
@@ -78,9 +77,38 @@ def utilisation(run: Measurements) -> Figure | None:
         "utilisation",
         "Use of the links over time",
         "A row is one direction of a link, those that carried the highest share of their rate at the top; "
-        "the coloured strip says whose turn it was. Share of the rate that was configured at that moment."
-        + cut,
+        "the coloured strip says whose turn it was. Share of the rate that was configured at that moment." + cut,
         to_svg(made, "heat", "Utilisation of every directed link over the run"),
+    )
+
+
+def coarser(samples: Sequence[LinkSample], width_s: float) -> list[LinkSample]:
+    """Samples joined until they are `width_s` long, none across the end of a turn; a long run stays small."""
+    waiting: dict[tuple[str, str], list[LinkSample]] = {}
+    result: list[LinkSample] = []
+    for sample in samples:
+        held = waiting.setdefault((sample.src, sample.dst), [])
+        if held and held[0].segment != sample.segment:
+            result.append(_joined(held))
+            held.clear()
+        held.append(sample)
+        if sum(one.interval_s for one in held) >= width_s:
+            result.append(_joined(held))
+            held.clear()
+    return [*result, *(_joined(held) for held in waiting.values() if held)]
+
+
+def _joined(samples: Sequence[LinkSample]) -> LinkSample:
+    if len(samples) == 1:
+        return samples[0]
+    seconds = sum(sample.interval_s for sample in samples) or 1.0
+    return replace(
+        samples[-1],
+        interval_s=seconds,
+        configured_bps=round(sum(one.configured_bps * one.interval_s for one in samples) / seconds),
+        achieved_bps=sum(one.achieved_bps * one.interval_s for one in samples) / seconds,
+        carried_bytes=sum(one.carried_bytes for one in samples),
+        dropped_packets=sum(one.dropped_packets for one in samples),
     )
 
 

@@ -12,6 +12,7 @@ from testbed.report.figures import (
     DOWN,
     GOOD,
     INK,
+    LEVELS,
     QUIET,
     WARN,
     Figure,
@@ -61,7 +62,7 @@ def synchronisation_times(run: Measurements, result: RunResult) -> Figure | None
             *(summary.mean, row),
             style.marker,
             color=style.colour,
-            markersize=9,
+            markersize=13 if style.marker == "*" else 9,
             markeredgecolor=CARD,
             zorder=4,
         )
@@ -184,7 +185,7 @@ def _gantt_panel(
     zero = min((int(record["start_ns"]) for _, record in rows), default=0)
     for row, record in rows:
         start, ready, done = ((int(record[key]) - zero) * _NS for key in ("start_ns", "ready_ns", "done_ns"))
-        axes.barh(row, ready - start, left=start, height=0.62, color=BED)
+        axes.barh(row, ready - start, left=start, height=0.62, color=LEVELS[0])
         axes.barh(row, done - ready, left=ready, height=0.62, color=colour)
     for moment in (chosen.ready_ns, chosen.done_ns):
         axes.axvline((moment - zero) * _NS, color=INK, linewidth=1, linestyle="--")
@@ -211,9 +212,7 @@ def timeline(run: Measurements, replay: dict[str, Any]) -> Figure | None:
     end = max(segment["t1"] for segment in segments)
     for segment in segments:
         colour = style_of(segment["scheduler"], run.manifest).colour
-        axes.barh(
-            0, segment["t1"] - segment["t0"], left=segment["t0"], height=0.66, color=colour, edgecolor=CARD
-        )
+        axes.barh(0, segment["t1"] - segment["t0"], left=segment["t0"], height=0.66, color=colour, edgecolor=CARD)
     for row, lane in enumerate(lanes):
         for level, text, marker, colour in _EVENT_LANES:
             if lane == text:
@@ -240,7 +239,7 @@ def timeline(run: Measurements, replay: dict[str, Any]) -> Figure | None:
 
         patches = [Patch(color=style_of(name, run.manifest).colour, label=name) for name in names]
         axes.legend(
-            handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=min(6, len(names)), fontsize=9,
+            handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=min(8, len(names)), fontsize=9,
             borderaxespad=0.2, handlelength=1.1, handleheight=0.8,
         )  # fmt: skip
     axes.set_xlabel("seconds since the run began")
@@ -263,8 +262,7 @@ def fidelity(run: Measurements) -> Figure | None:
         if link.get("ratio") is not None
     }
     waiting = {
-        link: float(measure["carried_ratio"])
-        for link, measure in (found.run or {}).get("waiting_links", {}).items()
+        link: float(measure["carried_ratio"]) for link, measure in (found.run or {}).get("waiting_links", {}).items()
     }
     names = list(dict.fromkeys([*calibrated, *waiting]))
     if not names:

@@ -19,7 +19,7 @@ from testbed.dashboard.replay import read_replay
 from testbed.events import read_events
 from testbed.experiments.manifest import EXPERIMENT, RESOLVED, TOPOLOGY, TRACE, Manifest
 from testbed.report import figures_run
-from testbed.report.figures import Figure, style_of
+from testbed.report.figures import BLACK, Figure, style_of
 from testbed.report.figures_links import utilisation
 from testbed.report.html_style import STYLE
 from testbed.report.measurements import Measurements, read_run
@@ -66,11 +66,7 @@ def render_page(directory: Path, bound: Bound | None = None) -> str:
     drawn = {figure.name: figure for figure in figures if figure is not None}
     sections = [
         ("result", "Result", _result(run, result)),
-        *(
-            (figure.name, figure.title, _figure(figure))
-            for figure in drawn.values()
-            if figure.name != "fidelity"
-        ),
+        *((figure.name, figure.title, _figure(figure)) for figure in drawn.values() if figure.name != "fidelity"),
         ("fidelity", "Fidelity", _fidelity(run.manifest, drawn.get("fidelity"))),
         ("network", "Network", _network(directory, run.manifest)),
         ("events", "Events", _events(replay["events"])),
@@ -175,10 +171,8 @@ def _result(run: Measurements, result: RunResult) -> str:
 
 def _key(scheduler: str, manifest: Manifest) -> str:
     colour = style_of(scheduler, manifest).colour
-    shown = "var(--black)" if colour == "#000000" else colour
-    return (
-        f'<span class="name"><span class="key" style="background:{shown}"></span>{escape(scheduler)}</span>'
-    )
+    shown = "var(--black)" if colour == BLACK else colour
+    return f'<span class="name"><span class="key" style="background:{shown}"></span>{escape(scheduler)}</span>'
 
 
 def _interval(row: SchedulerResult) -> str:
@@ -250,10 +244,7 @@ def _network(directory: Path, manifest: Manifest) -> str:
 def _events(events: Sequence[dict[str, Any]]) -> str:
     if not events:
         return ""
-    rows = [
-        [f"{event['t']:.2f}", escape(event["level"]), escape(event["text"])]
-        for event in events[:_MOST_EVENTS]
-    ]
+    rows = [[f"{event['t']:.2f}", escape(event["level"]), escape(event["text"])] for event in events[:_MOST_EVENTS]]
     more = len(events) - len(rows)
     table = _table(["seconds", "level", "what happened"], rows, numeric=(0,))
     cut = f'<p class="reading">and {more} more in events.jsonl and changes.csv</p>' if more > 0 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from testbed.experiments.manifest import LINKS, TOPOLOGY
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from testbed.report.bounds import bound_seconds
-from testbed.report.figures_links import Stretch, stretches
+from testbed.report.figures_links import Stretch, coarser, stretches
 from testbed.report.html import PAGE, render_page
 from testbed.report.measurements import LinkSample
 from topologies.errors import InvalidFileError
@@ -99,9 +100,7 @@ def test_ids_are_unique_and_every_inner_link_has_its_end(page: str) -> None:
 
 def test_every_figure_is_there_and_is_vectors_in_the_colours_of_the_page(page: str) -> None:
     drawings = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    labels = [
-        match[1] for one in drawings if (match := re.match(r'<svg role="img" aria-label="([^"]+)"', one))
-    ]
+    labels = [match[1] for one in drawings if (match := re.match(r'<svg role="img" aria-label="([^"]+)"', one))]
     assert len(labels) == len(drawings) == 4, labels
     for one in drawings:
         ET.fromstring(one)
@@ -117,8 +116,8 @@ def test_a_scheduler_has_its_own_colour_also_under_a_label(page: str) -> None:
     assert scheduler_style("netstorm").colour.lower() in sync[0]
     assert scheduler_style("star-first").colour.lower() in sync[0]
     assert "trees" in sync[0]
-    # Black would be lost on a dark page.
-    assert "var(--black)" in sync[0] and "#000000" not in sync[0]
+    # Black would be lost on a dark page; so would what has no fill of its own.
+    assert "fill: var(--black)" in sync[0] and "stroke: var(--black)" in sync[0] and "#000000" not in sync[0]
 
 
 def test_the_page_is_the_same_from_a_copy_elsewhere(run_directory: Path, page: str, tmp_path: Path) -> None:
@@ -131,9 +130,7 @@ def test_text_of_files_cannot_become_markup(run_directory: Path, tmp_path: Path)
     copy = tmp_path / "copy"
     shutil.copytree(run_directory, copy)
     manifest = copy / "manifest.json"
-    manifest.write_text(
-        manifest.read_text().replace('"name": "small"', '"name": "<script>alert(1)</script>"')
-    )
+    manifest.write_text(manifest.read_text().replace('"name": "small"', '"name": "<script>alert(1)</script>"'))
     assert "<script" not in render_page(copy)
 
 
@@ -177,3 +174,13 @@ def test_the_verb_writes_beside_the_run_or_where_it_is_told(run_directory: Path,
     told = runner.invoke(app, ["report", str(run_directory), "--out", str(other), "--format", "json"])
     assert told.exit_code == 0 and f'"path": "{other}"' in told.stdout
     assert other.read_text(encoding="utf-8") == (run_directory / PAGE).read_text(encoding="utf-8")
+
+
+def test_a_long_run_is_drawn_coarser_but_no_sample_crosses_the_end_of_a_turn() -> None:
+    samples = [sample(1, 10), sample(2, 30), sample(3, 50), replace(sample(4, 70), segment="other")]
+    assert coarser(samples, 0.5) == samples
+    assert [(one.t_s, one.interval_s, one.achieved_bps, one.segment) for one in coarser(samples, 2)] == [
+        (2, 2.0, 20.0, "s"),
+        (3, 1.0, 50, "s"),
+        (4, 1.0, 70, "other"),
+    ]

@@ -18,7 +18,7 @@ DEBIAN_PACKAGES := mininet openvswitch-switch openssh-server openssh-client prom
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup debian testbed down test test-unit test-emulated test-browser test-ryu lint bench demo clean
+.PHONY: help setup debian testbed down test test-unit test-emulated test-browser test-ryu lint docs bench demo clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -92,6 +92,9 @@ test-unit: $(VENV)/.emulation ## Only what needs no root
 
 test-emulated: setup ## Only the tests on real testbeds (root)
 	@$(BIN)/pytest tests/emulated
+
+docs: $(VENV)/.emulation ## Bring the generated documents and dashboards up to date
+	@$(TESTBED) reference --write
 
 bench: setup ## Measure, and write the tables under docs/
 	@$(BIN)/python benchmarks/simulation.py

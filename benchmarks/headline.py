@@ -36,7 +36,7 @@ EPOCH_S = 180.0
 WINDOW_S = 720.0
 ROUNDS_OF_TSENGINE = 4
 FINE, COARSE = 100_000, 1_000_000
-# netstorm.md 7.1: time to the same accuracy over NetStorm's, read off the published figure.
+# Time to the same accuracy over NetStorm's, read off the figure in the README of its repository.
 PUBLISHED_STATIC = {"star-first": "7.9 to 9.9", "mlnet": "2.6 to 2.9", "tsengine": "2.5 to 2.8"}
 PUBLISHED_DYNAMIC = {"star-first": "5.9 to 6.7", "mlnet": "1.8 to 2.2", "tsengine": "1.8 to 2.2"}
 REVERSED: SchedulerSpec = {"name": "netstorm", "options": {"pull": "reversed"}}

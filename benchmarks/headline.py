@@ -1,6 +1,6 @@
 """Every scheduler on NetStorm's network over thirty draws of its rates, simulated, beside published ratios.
 
-    python benchmarks/headline.py [--only static|dynamic] [--draws N] [--print]
+    python benchmarks/headline.py [--only static|dynamic|routes] [--draws N] [--print]
 
 Writes the tables of docs/results.md between `<!-- NAME -->` and `<!-- /NAME -->`.
 
@@ -10,6 +10,8 @@ Writes the tables of docs/results.md between `<!-- NAME -->` and `<!-- /NAME -->
 - `dynamic`: each draw is the published process with a seed of its own (1 to 30), all rates drawn anew every
   180 s; synchronisations follow each other until 720 s are over. Planned schedulers are shown twice: with
   the plan for the first epoch's rates, kept, and with a new plan for the rates of the moment each time.
+- `routes`: the second epoch of each of these seeds, planned for its rates: once over the routes between sites
+  that are fastest in it, and once over those of the first epoch, as in `dynamic`.
 """
 
 from __future__ import annotations
@@ -79,8 +81,8 @@ def synchronise(world: World) -> float:
     return world.run_until_complete(seq).synchronisation_s
 
 
-def static_seconds(topology: Topology, scheduler: SchedulerSpec, chunk: int) -> float:
-    world = World(topology, options=REALISTIC)
+def static_seconds(topology: Topology, scheduler: SchedulerSpec, chunk: int, routes: Topology | None = None) -> float:
+    world = World(topology, options=REALISTIC, routes=routes)
     world.use(scheduler, chunk)
     rounds = ROUNDS_OF_TSENGINE if scheduler == "tsengine" else 1
     return fmean(synchronise(world) for _ in range(rounds))
@@ -170,6 +172,19 @@ def dynamic(draws: int) -> str:
     return table(columns, rows)
 
 
+def routes(draws: int) -> str:
+    pairs = [(drawn(0, seed), drawn(1, seed)) for seed in range(1, draws + 1)]
+    own: dict[str, list[float]] = {}
+    old: dict[str, list[float]] = {}
+    for name in scheduler_names():
+        say(f"routes: {name}")
+        own[name] = [static_seconds(now, name, COARSE) for _, now in pairs]
+        old[name] = [static_seconds(now, name, COARSE, before) for before, now in pairs]
+    rows = [[name, spread(own[name], 1), ratio(own, name), spread(old[name], 1), ratio(old, name)] for name in own]
+    columns = ("scheduler", "own routes, seconds", "over netstorm", "routes before, seconds", "over netstorm")
+    return table(columns, rows)
+
+
 def spread(values: Sequence[float], digits: int) -> str:
     deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{fmean(values):.{digits}f}{deviation}"
@@ -190,7 +205,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-TABLES: dict[str, Callable[[int], str]] = {"static": static, "dynamic": dynamic}
+TABLES: dict[str, Callable[[int], str]] = {"static": static, "dynamic": dynamic, "routes": routes}
 
 
 def main() -> None:

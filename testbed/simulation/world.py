@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, permutations
 from typing import Literal
 
 from agents.planning.base import NetworkView, Plan
@@ -79,6 +79,9 @@ class CollectiveRecord:
 class World:
     """One job on one topology.
 
+    `routes` has the same sites and links at other rates: those for which the ways between sites were found, where
+    these are older than the rates of now.
+
     records      of every collective begun, by sequence number
     oldest_open  the first that is not complete at every site
     failures     (site, sequence number, cause) of every failed collective
@@ -91,21 +94,21 @@ class World:
         *,
         job: str = "simulated",
         options: WorldOptions = IDEAL,
+        routes: Topology | None = None,
     ) -> None:
         self.topology = topology
         self.clock = VirtualClock()
         self.options = options
         self.n = len(topology.site_names)
-        self.underlay = Underlay(topology)
+        self.underlay = Underlay(topology if routes is None else routes)
+        self._view = self.underlay.view if routes is None else self._over_older_routes()
         self.network = FluidNetwork(
             self.clock,
             [FluidLink(link.rate.bps, link.delay.ns) for link in topology.directed],
             efficiency=options.efficiency,
             per_message_bytes=options.per_message_bytes,
         )
-        self.coordinator = CoordinatorMachine(
-            job, topology.site_names, clock=lambda: self.clock.now_ns / SECOND
-        )
+        self.coordinator = CoordinatorMachine(job, topology.site_names, clock=lambda: self.clock.now_ns / SECOND)
         self._lease_ns: int | None = None  # when the coordinator is called for the leases of transfers
         self.sites = [SiteMachine(job, k, topology.site_names) for k in range(self.n)]
         self.records: list[CollectiveRecord] = []
@@ -120,7 +123,12 @@ class World:
 
     def view(self) -> NetworkView:
         """The network as a scheduler with perfect knowledge sees it."""
-        return self.underlay.view
+        return self._view
+
+    def _over_older_routes(self) -> NetworkView:
+        pairs = permutations(range(self.n), 2)
+        primary = {pair: self.underlay.path(*pair, 0) for pair in pairs}
+        return replace(Underlay(self.topology).view, primary=primary)
 
     def use(self, scheduler: SchedulerSpec, chunk_elements: int) -> Plan:
         """Plan with the declared rates; the plan holds from the next collective on."""

@@ -24,7 +24,7 @@ from testbed.simulation.underlay import Underlay
 from testbed.simulation.world import World, WorldOptions
 from topologies.dynamics import Dynamics
 from topologies.errors import RunFailedError
-from topologies.load import load_topology
+from topologies.load import load_topology, topology_from_dict
 from topologies.model import Topology
 from topologies.paths import path_sets
 from topologies.traces import LinkChange
@@ -93,8 +93,7 @@ def test_v9_throughput_of_the_shares(topology_of: Build) -> None:
     megabits = 1000
     plan = get_scheduler("netstorm", topology.site_names).plan(World(topology).view())
     rates = {
-        order: megabits
-        / run_plan(topology, replace(plan, link_order=order), megabits * MBIT_ELEMENTS, MBIT_ELEMENTS)
+        order: megabits / run_plan(topology, replace(plan, link_order=order), megabits * MBIT_ELEMENTS, MBIT_ELEMENTS)
         for order in ("fifo", "index")
     }
     assert rates["index"] == pytest.approx(3400 / 31, rel=0.03)
@@ -192,9 +191,7 @@ def test_equal_to_a_separately_written_simulator(seed: int, topology_of: Build) 
 def test_primary_paths_are_those_of_the_emulated_network(seed: int, topology_of: Build) -> None:
     rng = random.Random(seed)
     n = rng.randint(3, 8)
-    pairs = sorted(
-        {(v - 1, v) for v in range(1, n)} | {tuple(sorted(rng.sample(range(n), 2))) for _ in range(n)}
-    )
+    pairs = sorted({(v - 1, v) for v in range(1, n)} | {tuple(sorted(rng.sample(range(n), 2))) for _ in range(n)})
     few = (10, 10, 20, 40)
     rates = {arc: rng.choice(few) for u, v in pairs for arc in ((u, v), (v, u))}
     topology = topology_of(rates)
@@ -272,9 +269,7 @@ def test_links_change_as_a_dynamics_says(topology_of: Build) -> None:
     """80 Mbit each way over one link: 8 Mbit/s for 5 s, then 4 for 5 s, then 40 for the last 20 Mbit."""
     world = World(topology_of({(0, 1): 8}))
     rates = iter([(5.0, 4), (10.0, 40)])
-    world.follow(
-        (t_s, {index: LinkChange(rate=Rate(mbps * 10**6)) for index in (0, 1)}) for t_s, mbps in rates
-    )
+    world.follow((t_s, {index: LinkChange(rate=Rate(mbps * 10**6)) for index in (0, 1)}) for t_s, mbps in rates)
     world.use("star-first", 10**9)
     for site in (0, 1):
         world.begin(site, allreduce(80 * MBIT_ELEMENTS))
@@ -336,3 +331,25 @@ def test_a_wrong_sum_is_seen_without_any_data(topology_of: Build, monkeypatch: p
 def _check_as_ever(self: World, site: int, seq: int, part: int, payload: object) -> None:
     assert isinstance(payload, GhostPayload)
     payload.assert_exact(range(self.n))
+
+
+def test_older_routes_slow_those_that_relay_and_leave_neighbours_alone() -> None:
+    """A square with one slow side: by older rates the site opposite the server is reached over that side."""
+
+    def square(ab: str, da: str) -> Topology:
+        rates = [("a", "b", ab), ("b", "c", "100mbit"), ("c", "d", "100mbit"), ("d", "a", da)]
+        links = [{"endpoints": [u, v], "rate": rate} for u, v, rate in rates]
+        return topology_from_dict({"name": "square", "sites": {name: {} for name in "abcd"}, "links": links})
+
+    now, before = square("10mbit", "100mbit"), square("100mbit", "10mbit")
+
+    def seconds(scheduler: str, routes: Topology | None) -> float:
+        world = World(now, routes=routes)
+        return synchronise(now, scheduler, 1_000_000, world=world).seconds
+
+    for scheduler in ("star-first", "netstorm"):
+        assert seconds(scheduler, None) == seconds(scheduler, now)
+    # 32 Mbit of one site each way over 10 Mbit/s, and of two: the ways overlap but for a chunk.
+    assert seconds("star-first", now) == pytest.approx(3.2, rel=0.15)
+    assert seconds("star-first", before) == pytest.approx(6.4, rel=0.15)
+    assert seconds("netstorm", before) == seconds("netstorm", now)

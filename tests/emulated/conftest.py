@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,7 @@ from testbed.emulation import launch, management
 from testbed.emulation.rundir import RunDir, TestbedInfo
 from testbed.emulation.sites import enter_argv, host_pids
 from testbed.emulation.waiting import start_ticks, wait_for
+from topologies.addressing import CONTROLLER_HTTP_PORT
 from topologies.load import load_topology, topology_from_dict
 from topologies.model import Topology
 
@@ -113,6 +117,23 @@ class Standing:
     def supervisor(self) -> Site:
         """The supervisor's own namespaces, where the switches are."""
         return Site(self.name, None)
+
+    def controller(self, path: str) -> Any:
+        """The controller's answer over HTTP; None while it does not answer."""
+        url = f"http://{self.info.management.supervisor}:{CONTROLLER_HTTP_PORT}{path}"
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(url, timeout=5) as answer:
+                return json.load(answer)
+        except OSError:
+            return None
+
+    def rerouted(self, *down: list[str]) -> bool:
+        """Whether the switches hold what they have to while these links are down, and no others are."""
+        health = self.controller("/health")
+        return bool(
+            health and health["ready"] and not health["rerouting"] and health["links_down"] == list(down)
+        )
 
     def wan_ip(self, name: str) -> str:
         return self.info.sites[name].wan_ip

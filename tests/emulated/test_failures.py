@@ -6,7 +6,6 @@ import json
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from testbed.experiments.manifest import read_manifest
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from tests.emulated.conftest import Standing
-from topologies.addressing import CONTROLLER_HTTP_PORT, switch_name
+from topologies.addressing import switch_name
 
 pytestmark = pytest.mark.emulated
 
@@ -97,20 +96,11 @@ class Watched:
 
     def get(self, path: str) -> Any:
         """From the controller; None while it does not answer."""
-        url = f"http://{self.testbed.info.management.supervisor}:{CONTROLLER_HTTP_PORT}{path}"
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(url, timeout=5) as answer:
-                return json.load(answer)
-        except OSError:
-            return None
+        return self.testbed.controller(path)
 
     def settled(self, *down: list[str]) -> bool:
         """Whether the switches hold what they have to while these links are down, and no others are."""
-        health = self.get("/health")
-        return bool(
-            health and health["ready"] and not health["rerouting"] and health["links_down"] == list(down)
-        )
+        return self.testbed.rerouted(*down)
 
     def cut(self) -> None:
         self.client.call("link_down", src="dc1", dst="dc2")

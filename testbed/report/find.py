@@ -38,7 +38,14 @@ def find_run(reference: str, root: Path) -> Path:
 
 
 def list_runs(root: Path) -> tuple[str, ...]:
-    """The ids of the runs under `root`, oldest first (an id begins with the time)."""
+    """The ids of the runs under `root`, oldest first: an id begins with the second of its start, and among
+    those of one second the manifest that was written last is the newest.
+    """
     if not root.is_dir():
         return ()
-    return tuple(sorted(entry.name for entry in root.iterdir() if (entry / MANIFEST).is_file()))
+
+    def age(entry: Path) -> tuple[str, int, str]:
+        return entry.name.split("-", 1)[0], (entry / MANIFEST).stat().st_mtime_ns, entry.name
+
+    found = [entry for entry in root.iterdir() if (entry / MANIFEST).is_file()]
+    return tuple(entry.name for entry in sorted(found, key=age))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -275,6 +276,14 @@ def test_damaged_manifest(tmp_path: Path, text: str, message: str) -> None:
 def test_no_manifest(tmp_path: Path) -> None:
     with pytest.raises(InvalidFileError, match="is this a run directory"):
         read_manifest(tmp_path)
+
+
+def test_of_two_runs_begun_in_one_second_the_last_is_the_one_written_last(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "20250101t000000z-quickstart-ffffff")
+    second = write_run(tmp_path / "20250101t000000z-quickstart-000000")
+    os.utime(first / "manifest.json", ns=(1, 1))
+    assert list_runs(tmp_path) == (first.name, second.name)
+    assert find_run("last", tmp_path) == second
 
 
 def test_find_run(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 from agents.control import CoordinatorClient
 from testbed.client import SupervisorClient
 from testbed.emulation.rundir import TestbedInfo
+from testbed.events import read_events
 from testbed.experiments.changes import LinkChanges
-from testbed.experiments.manifest import LinkRow, WorkerRow
+from testbed.experiments.interference import interference
+from testbed.experiments.manifest import FidelityRow, LinkRow, WorkerRow
 from testbed.experiments.progress import TraceFollower
 from testbed.experiments.recorder import LinkRecorder
 from testbed.experiments.rundir import RunDirectory
@@ -82,7 +84,7 @@ class EmulatedRun:
                 self._run.note(problem)
             self._keep_logs()
             self._keep_metrics()
-            self._run.finish(failure, self._links.fidelity(self._testbed.fidelity, self._synchronisations()))
+            self._run.finish(failure, self._fidelity())
 
     def _record_network(self) -> None:
         """Keep what the links are now, which may not be what the file declares, and what carries them."""
@@ -269,6 +271,20 @@ class EmulatedRun:
         if not told and isinstance(error, RunFailedError):
             return error
         return RunFailedError("; ".join([error.message, *told]), hint=error.hint)
+
+    def _fidelity(self) -> FidelityRow:
+        """The verdict on the network, and a note of what others did to it meanwhile."""
+        interfered: tuple[str, ...] = ()
+        if self._links.began_ns:
+            interfered = interference(
+                read_events(self._testbed.run_dir / "events.jsonl"),
+                self._links.began_ns,
+                self._links.ended_ns,
+                own_changes=self._experiment.changes,
+            )
+        for what in interfered:
+            self._run.note(what)
+        return self._links.fidelity(self._testbed.fidelity, self._synchronisations(), interfered)
 
     def _synchronisations(self) -> list[tuple[int, int]]:
         """When gradients were under way, as the workers' traces tell."""

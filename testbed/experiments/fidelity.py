@@ -76,13 +76,19 @@ class FidelityWatch:
             )
 
     def judge(
-        self, calibration: Mapping[str, Any] | None, synchronisations: Sequence[Window] = ()
+        self,
+        calibration: Mapping[str, Any] | None,
+        synchronisations: Sequence[Window] = (),
+        interference: Sequence[str] = (),
     ) -> FidelityRow:
         """The verdict over calibration and run together: the worse of the two, and why.
+
+        It is unknown when neither has judged a link.
 
         Args:
             calibration: what bring-up found, with its `verdict` and `reasons`; None where it was left out.
             synchronisations: when gradients were under way, in order and apart from each other.
+            interference: what others did to the links meanwhile; with any, the network was not as declared.
         """
         verdict = "unknown"
         reasons: list[str] = []
@@ -95,8 +101,14 @@ class FidelityWatch:
             found, why = judge_measures(run)
             verdict = max(verdict, found, key=_rank)
             reasons += why
+        if interference:
+            verdict = max(verdict, "degraded", key=_rank)
+            reasons += interference
+        if verdict not in _ORDER or verdict == "unknown":
+            verdict = "unknown"
+            reasons.append(f"{_uncalibrated(calibration)}, and no link was busy for long enough to be judged")
         return FidelityRow(
-            verdict=verdict if verdict in _ORDER else "unknown",
+            verdict=verdict,
             reasons=tuple(reasons),
             calibration=None if calibration is None else dict(calibration),
             run=run,
@@ -151,8 +163,8 @@ class FidelityWatch:
 
 
 def judge_measures(run: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The verdict of a run's measures, and its reasons."""
-    verdict = "faithful"
+    """The verdict of a run's measures, and its reasons. Unknown when no link was judged and nothing is wrong."""
+    verdict = "faithful" if run["waiting_links"] else "unknown"
     reasons: list[str] = []
     slow = {link: found["carried_ratio"] for link, found in run["waiting_links"].items()}
     slow = {link: ratio for link, ratio in slow.items() if ratio < FAITHFUL_RATIO}
@@ -172,6 +184,10 @@ def judge_measures(run: Mapping[str, Any]) -> tuple[str, list[str]]:
         link = max(run["unwanted_drops"], key=lambda name: run["unwanted_drops"][name])
         reasons.append(f"link {link} lost {run['unwanted_drops'][link]} segments that were not to be lost")
     return verdict, reasons
+
+
+def _uncalibrated(calibration: Mapping[str, Any] | None) -> str:
+    return "the testbed was not calibrated" if calibration is None else "calibration came to no verdict"
 
 
 def _rank(verdict: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -35,6 +36,8 @@ class LinkRecorder:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._record, name="links", daemon=True)
         self.problem: str | None = None
+        self.ended_ns = 0
+        """When it stopped recording, on the monotonic clock."""
 
     def __enter__(self) -> Self:
         self.read()
@@ -46,6 +49,7 @@ class LinkRecorder:
     ) -> None:
         self._stop.set()
         self._thread.join()
+        self.ended_ns = time.monotonic_ns()
 
     @property
     def began_ns(self) -> int:
@@ -79,10 +83,13 @@ class LinkRecorder:
             self.read()
 
     def fidelity(
-        self, calibration: Mapping[str, Any] | None, synchronisations: Sequence[Window]
+        self,
+        calibration: Mapping[str, Any] | None,
+        synchronisations: Sequence[Window],
+        interference: Sequence[str] = (),
     ) -> FidelityRow:
         """The verdict so far; see `FidelityWatch.judge`."""
-        return self._watch.judge(calibration, synchronisations)
+        return self._watch.judge(calibration, synchronisations, interference)
 
 
 def _counters(link: Mapping[str, Any]) -> LinkCounters:

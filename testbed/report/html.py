@@ -33,6 +33,7 @@ _TONES = {
     "completed": "good",
     "faithful": "good",
     "exact": "good",
+    "unknown": "warn",
     "degraded": "warn",
     "interrupted": "warn",
     "saturated": "bad",

@@ -13,7 +13,13 @@ from testbed.report.compare import Comparison
 from testbed.report.stats import Summary
 from testbed.report.summary import RunResult, SchedulerResult
 
-_VERDICT_STYLE = {"faithful": "green", "exact": "green", "degraded": "yellow", "saturated": "red"}
+_VERDICT_STYLE = {
+    "faithful": "green",
+    "exact": "green",
+    "unknown": "yellow",
+    "degraded": "yellow",
+    "saturated": "red",
+}
 _STATUS_STYLE = {"completed": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
 NONE = "-"
 
@@ -119,7 +125,7 @@ def _notes(result: RunResult) -> list[Text]:
     verdict = Text("fidelity: ")
     verdict.append(result.fidelity.verdict, style=_VERDICT_STYLE.get(result.fidelity.verdict, ""))
     if result.fidelity.reasons:
-        verdict.append(f" ({'; '.join(result.fidelity.reasons)})")
+        verdict.append(f": {'; '.join(result.fidelity.reasons)}")
     notes.append(verdict)
     firsts = [
         f"{scheduler.scheduler} {', '.join(seconds(value) for value in scheduler.first_synchronisation_s)} s"

@@ -23,6 +23,13 @@ NameArgument = Annotated[
 ]
 
 
+def one_name(argument: str | None, option: str | None) -> str | None:
+    """The name that `[NAME]` and `--name` give together, whichever of them was used."""
+    if argument is not None and option not in (None, argument):
+        raise UsageError(f"two testbeds are named, {argument} and {option}", hint="give one")
+    return option if argument is None else argument
+
+
 def attach(name: str | None, verb: str) -> Testbed:
     """The testbed that a verb is about; refuses before anything else when root is needed and absent."""
     require_root(f"`testbed {verb}`")
@@ -38,13 +45,12 @@ def attach_to_site(words: Sequence[str], name: str | None, verb: str) -> tuple[T
     if not 1 <= len(words) <= 2:
         raise UsageError(f"{verb} takes one site", hint=f"testbed {verb} [NAME] SITE")
     *first, site = words
-    if first and name not in (None, first[0]):
-        raise UsageError(f"two testbeds are named, {first[0]} and {name}", hint="give one")
+    name = one_name(first[0] if first else None, name)
     if not first and name is None and len(standing()) > 1:
         raise UsageError(
             f"several testbeds are up: {', '.join(info.name for info in standing())}",
             hint=f"testbed {verb} NAME {site}",
         )
-    testbed = attach(first[0] if first else name, verb)
+    testbed = attach(name, verb)
     testbed.site(site)
     return testbed, site

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from testbed.cli.list import age
 from testbed.cli.output import SCHEMA, Format, FormatOption, console, make_table, mbps, print_json
-from testbed.cli.select import NameArgument, attach
+from testbed.cli.select import NameArgument, NameOption, attach, one_name
 from testbed.emulation.waiting import wait_for
 from testbed.standing import standing
 from testbed.status import JobStatus, LinkStatus, SiteStatus, Snapshot, StatusReader
@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
 
 def status(
     name: NameArgument = None,
+    named: NameOption = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Redraw each second; q or Ctrl-C ends.")
     ] = False,
@@ -51,7 +52,7 @@ def status(
     """Show configured and achieved rates, sites, agents, and the scheduler and iteration of the current
     run.
     """
-    testbed = attach(name, "status")
+    testbed = attach(one_name(name, named), "status")
     reader = StatusReader(testbed)
     try:
         reader.read()

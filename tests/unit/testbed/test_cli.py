@@ -20,7 +20,10 @@ from testbed.cli.graph import as_mermaid
 from testbed.cli.list import age
 from testbed.cli.output import Progress
 from testbed.cli.plan import parse_options
+from testbed.cli.select import one_name
 from testbed.cli.validate import kind_of
+from testbed.emulation.rundir import RunDir, SiteInfo, TestbedInfo, write_info
+from testbed.emulation.waiting import start_ticks
 from topologies.errors import (
     CannotHonourError,
     CleanupError,
@@ -381,6 +384,60 @@ def test_wrong_words_are_told_before_any_testbed_is_looked_for(
     testbed: Any, arguments: tuple[str, ...], words: list[str]
 ) -> None:
     assert_refused(testbed(*arguments), 2, *words)
+
+
+@pytest.mark.parametrize("others", [(), ("other",)])
+def test_every_next_step_parses_and_names_its_testbed(testbed: Any, others: tuple[str, ...]) -> None:
+    topology = load_topology("triangle")
+    for name in ("mine", *others):
+        run = RunDir.of(name)
+        run.path.mkdir(parents=True)
+        sites = {
+            site: SiteInfo(index=k, wan_ip=f"10.0.0.{k + 1}", mgmt_ip=f"10.199.1.{k + 1}")
+            for k, site in enumerate(topology.site_names)
+        }
+        info = TestbedInfo(
+            name=name,
+            created_s=0.0,
+            state="up",
+            topology=topology.to_dict(),
+            subnet="10.199.1.0/24",
+            interface="sb1-m",
+            pid=os.getpid(),
+            started_ticks=start_ticks(os.getpid()),
+            sites=sites,
+        )
+        write_info(run, info)
+    printed = testbed("next-steps", "--name", "mine")
+    assert printed.returncode == 0, printed.stderr
+    # A column of commands, two spaces, a column of words.
+    commands = [line.split("  ")[0].split() for line in printed.stdout.splitlines() if "testbed " in line]
+    commands = [words[1:] for words in commands if words[0] == "testbed"]
+    assert {words[0] for words in commands} >= {"status", "dashboard", "exec", "link", "run", "report", "down"}
+    for words in commands:
+        parameters = parsed(words)
+        if others and words[0] != "report":
+            assert "mine" in parameters.values(), words
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """The parameters of the verb that is meant; parsing raises what the command line would refuse."""
+    command: Any = typer.main.get_command(build())
+    context = command.make_context("testbed", list(words))
+    while hasattr(command, "resolve_command"):
+        rest = [*context._protected_args, *context.args]
+        name, command, rest = command.resolve_command(context, rest)
+        context = command.make_context(name, rest, parent=context)
+    return dict(context.params)
+
+
+def test_a_name_is_taken_as_word_and_as_option(testbed: Any) -> None:
+    for verb in ("status", "down", "clean"):
+        assert parsed([verb, "mine"])["name"] == "mine"
+        assert parsed([verb, "--name", "mine"])["named"] == "mine"
+    assert one_name("mine", None) == one_name(None, "mine") == one_name("mine", "mine") == "mine"
+    with pytest.raises(UsageError, match="two testbeds"):
+        one_name("mine", "other")
 
 
 def test_list_without_testbeds(testbed: Any) -> None:

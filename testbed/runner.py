@@ -37,6 +37,9 @@ _PACKAGES: Final = {
     "prometheus": "prometheus",
 }
 
+SYSTEM_DIRECTORIES: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin")
+"""Searched after the PATH: Debian's PATH of ordinary users, and of `su`, lacks those of the switches."""
+
 _BATCH_LINE: Final = re.compile(r"Command failed -:(\d+)")
 
 _event_log: EventLog | None = None
@@ -87,7 +90,8 @@ def run(
         argv: the program and its arguments; never a shell line.
         timeout: seconds after which the command and the children it started are killed.
         input: text for its standard input; without it, standard input is empty.
-        env: its whole environment; without it, this process's own.
+        env: its whole environment; without it, this process's own. To its PATH the system's directories
+            are added.
         check: raise when the status is not zero.
         quiet: leave a line in the event log only when it fails; for what is asked every second.
 
@@ -103,7 +107,7 @@ def run(
             stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(env) if env is not None else None,
+            env=_with_system_directories(os.environ if env is None else env),
             text=True,
             errors="replace",
             # A session of its own: a Ctrl-C in the terminal reaches the caller, which then decides.
@@ -153,6 +157,12 @@ def command_text(argv: Sequence[str]) -> str:
     """A command as a person would type it, shortened for messages."""
     text = shlex.join(argv)
     return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _with_system_directories(env: Mapping[str, str]) -> dict[str, str]:
+    listed = [directory for directory in env.get("PATH", "").split(os.pathsep) if directory]
+    added = [directory for directory in SYSTEM_DIRECTORIES if directory not in listed]
+    return {**env, "PATH": os.pathsep.join([*listed, *added])}
 
 
 def _kill_session(process: subprocess.Popen[str]) -> None:

@@ -63,6 +63,23 @@ def test_no_root_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sudo" in caught.value.hint
 
 
+@pytest.mark.parametrize("error", [CannotHonourError("it is not there", hint="fetch it"), OSError("no access")])
+def test_a_check_that_fails_is_a_row_of_the_whole_table(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail() -> Check:
+        raise error
+
+    whole = [row.name for row in doctor.examine()]
+    monkeypatch.setattr(doctor, "check_open_vswitch", fail)
+    rows = doctor.examine()
+    assert [row.name for row in rows] == whole
+    row = next(row for row in rows if row.name == "open vswitch")
+    assert row.state is State.MISSING
+    assert str(getattr(error, "message", error)) in row.found
+    assert row.fix
+
+
 @needs_root
 def test_no_open_vswitch_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # A path with every program but Open vSwitch's.

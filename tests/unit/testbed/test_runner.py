@@ -44,8 +44,25 @@ def test_a_command_ended_by_a_signal_is_named() -> None:
         runner.run(["sh", "-c", "kill -9 $$"], timeout=5)
 
 
+@pytest.mark.parametrize("path", ["/usr/local/bin:/usr/bin:/bin", ""])
+@pytest.mark.parametrize("env", [False, True])
+def test_programs_of_sbin_are_found_with_the_path_of_an_ordinary_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str, env: bool
+) -> None:
+    # A directory of its own: this machine may have every program in /usr/bin too.
+    program = tmp_path / "only-in-sbin"
+    program.write_text('#!/bin/sh\necho "$PATH"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(runner, "SYSTEM_DIRECTORIES", (str(tmp_path), "/usr/sbin"))
+    monkeypatch.setenv("PATH", path)
+    done = runner.run([program.name], timeout=5, env={"PATH": path} if env else None)
+    # Also its own children find them, after all that the caller's PATH has.
+    assert done.stdout.strip() == ":".join([*filter(None, [path]), str(tmp_path), "/usr/sbin"])
+
+
 def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(runner, "SYSTEM_DIRECTORIES", ())
     with pytest.raises(CannotHonourError, match=r"tini is not installed .apt-get install tini.") as caught:
         runner.run(["tini", "--version"], timeout=5)
     assert caught.value.exit_code == 4

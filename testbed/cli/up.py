@@ -9,6 +9,7 @@ import typer
 from testbed.api import Testbed, default_name
 from testbed.cli.calibrate import require_in_band, verdict_lines
 from testbed.cli.output import Format, FormatOption, count, print_json, progress
+from testbed.emulation.launch import require_emulated_rates
 from testbed.standing import require_root, standing
 from topologies.errors import UsageError
 from topologies.load import load_topology
@@ -46,6 +47,7 @@ def up(
     network = load_topology(topology)
     if scale != 1.0:
         network = network.scaled(scale)
+    require_emulated_rates(network)
     require_root("`testbed up`")
     chosen = default_name(network) if name is None else name
     testbed = reusable(chosen, network) if reuse else None
@@ -76,7 +78,10 @@ def reusable(name: str, network: Topology) -> Testbed | None:
 
     Raises:
         UsageError: it is up with another network.
+        CannotHonourError: something of it has ended.
     """
+    from testbed.experiments.readiness import require_healthy
+
     for info in standing():
         if info.name == name:
             if info.topology != network.to_dict():
@@ -84,6 +89,7 @@ def reusable(name: str, network: Topology) -> Testbed | None:
                     f"testbed {name} is up with another network ({info.topology['name']})",
                     hint=f"testbed down {name}, or another --name",
                 )
+            require_healthy(name, whole=True)
             typer.echo(f"{name} is up already", err=True)
             return Testbed(info)
     return None

@@ -17,6 +17,7 @@ from testbed.experiments.changes import LinkChanges
 from testbed.experiments.interference import interference
 from testbed.experiments.manifest import FidelityRow, LinkRow, WorkerRow
 from testbed.experiments.progress import TraceFollower
+from testbed.experiments.readiness import ended
 from testbed.experiments.recorder import LinkRecorder
 from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.spec import Compute, LoadedExperiment, Segment
@@ -99,6 +100,8 @@ class EmulatedRun:
         self._run.update(links=links, versions=self._run.manifest.versions | {"openvswitch": version})
         for limit in self._testbed.limits:
             self._run.note(limit)
+        for part in ended(self._testbed.name):
+            self._run.note(f"{part} of the testbed had ended before the run")
         if changed:
             self._run.note(f"not as the topology declares, changed since bring-up: {', '.join(changed)}")
 

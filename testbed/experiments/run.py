@@ -44,7 +44,7 @@ def run_experiment(
     Raises:
         RunFailedError: something failed on the way; the run directory tells as well.
         UsageError: the named testbed stands with another network.
-        CannotHonourError: this machine cannot run it.
+        CannotHonourError: this machine cannot run it, or something of the standing testbed has ended.
         KeyboardInterrupt: passed on when everything that was started has ended.
     """
     path = new_run_path(out, experiment.spec.name)
@@ -74,6 +74,7 @@ def _standing_testbed(
 ) -> Iterator[TestbedInfo]:
     """The testbed for an experiment; one that had to be brought up is taken down again, unless kept."""
     from testbed.emulation import launch
+    from testbed.experiments.readiness import require_free, require_healthy
     from testbed.standing import standing
 
     found = {info.name: info for info in standing()}
@@ -88,7 +89,8 @@ def _standing_testbed(
     if name in found:
         info = found[name]
         _check_network(info, experiment)
-        _check_free(info)
+        require_healthy(name)
+        require_free(info, "wait for it to end, or bring another testbed up with --name")
         say(f"using testbed {name}")
         yield info
         return
@@ -128,19 +130,6 @@ def _check_network(info: TestbedInfo, experiment: LoadedExperiment) -> None:
         f"{first_difference(stands, wanted)}",
         hint=f"`testbed down {info.name}`, or leave --name out to bring another one up",
     )
-
-
-def _check_free(info: TestbedInfo) -> None:
-    """Two runs at once would measure each other."""
-    from agents.control import CoordinatorClient
-
-    with CoordinatorClient(*info.coordinator) as coordinator:
-        jobs = [job["job"] for job in coordinator.status()["jobs"]]
-    if jobs:
-        raise UsageError(
-            f"testbed {info.name} is busy with the run {jobs[0]}",
-            hint="wait for it to end, or bring another testbed up with --name",
-        )
 
 
 def first_difference(stands: Topology, wanted: Topology) -> str:

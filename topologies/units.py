@@ -87,6 +87,7 @@ class Rate(_Quantity):
     kind: ClassVar[str] = "rate"
     example: ClassVar[str] = "100mbit"
     maximum_bps: ClassVar[int] = 10**14
+    least_emulated_bps: ClassVar[int] = 1000
 
     bps: int
 
@@ -94,7 +95,7 @@ class Rate(_Quantity):
         if self.bps <= 0:
             raise UnitError(
                 f"a rate of {self.bps} bit/s is not above zero",
-                hint="a link that carries nothing is a fault: link-down",
+                hint="`testbed link down` cuts a link, and link-down does as a fault of an experiment",
             )
         if self.bps > self.maximum_bps:
             raise UnitError(f"a rate of {self.bps} bit/s is beyond 100000gbit", hint="check the unit")
@@ -136,6 +137,18 @@ class Rate(_Quantity):
         if not (math.isfinite(factor) and factor > 0):
             raise UsageError(f"cannot scale rates by {factor!r}", hint="the factor must be above zero")
         return type(self)(max(1, round(self.bps * factor)))
+
+    def require_emulated(self, what: str) -> None:
+        """Refuse a rate that no queue of a real link is made for: one packet would take a quarter of a minute.
+
+        Args:
+            what: whose rate it is, as it reads before "has a rate of".
+        """
+        if self.bps < self.least_emulated_bps:
+            raise UnitError(
+                f"{what} has a rate of {self}, and links are emulated from 1kbit on",
+                hint="check the unit and the scale, or simulate it",
+            )
 
     def __str__(self) -> str:
         # The largest unit that needs at most three decimals; kbit always qualifies, so the text is exact.

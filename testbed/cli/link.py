@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from testbed.cli.calibrate import Force
 from testbed.cli.output import Format, FormatOption, mbps, print_json, print_table, progress
 from testbed.cli.select import NameOption, attach
 from topologies.errors import UsageError
@@ -71,13 +72,18 @@ def test(
     src: Annotated[str, typer.Argument(metavar="SRC", help="A site.")],
     dst: Annotated[str, typer.Argument(metavar="DST", help="Any other site.")],
     seconds: Annotated[float, typer.Option("--seconds", help="How long TCP is measured.")] = 2.0,
+    force: Force = False,
     name: NameOption = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Measure from host to host through the WAN: TCP's rate, the round trip, the loss."""
+    from testbed.experiments.readiness import require_undisturbed
+
     testbed = attach(name, "link test")
     for site in (src, dst):
         testbed.site(site)
+    if not force:
+        require_undisturbed(testbed.info, "link test")
     with progress() as say:
         found = testbed.call("link_test", on_progress=say, src=src, dst=dst, seconds=seconds)
     if format is Format.JSON:
@@ -109,8 +115,11 @@ def set_(
     if rate is delay is jitter is loss is None:
         raise UsageError("nothing to change", hint="give --rate, --delay, --jitter or --loss")
     # Units first: they are wrong or right whether or not a testbed is up.
+    declared = rate and Rate.parse(rate)
+    if declared:
+        declared.require_emulated(f"link {src} > {dst}")
     changes: dict[str, Any] = {
-        "rate": rate and Rate.parse(rate),
+        "rate": declared,
         "delay": delay and Delay.parse(delay),
         "jitter": jitter and Delay.parse(jitter),
         "loss": loss and Loss.parse(loss),

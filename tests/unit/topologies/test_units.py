@@ -135,6 +135,12 @@ def test_scaling_never_reaches_zero() -> None:
             Rate(100).scaled(factor)
 
 
+def test_links_are_emulated_from_a_kilobit_on() -> None:
+    Rate(1000).require_emulated("link a > b")
+    with pytest.raises(UsageError, match="link a > b has a rate of 999bit, and links are emulated from 1kbit"):
+        Rate(999).require_emulated("link a > b")
+
+
 def test_models_take_text_and_refuse_numbers() -> None:
     class Model(BaseModel):
         rate: Rate

@@ -5,7 +5,7 @@ verdict.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,9 +20,22 @@ def register(app: typer.Typer) -> None:
     app.command("calibrate")(calibrate)
 
 
-def calibrate(name: NameArgument = None, format: FormatOption = Format.TEXT) -> None:
+Force = Annotated[
+    bool, typer.Option("--force", help="Even while a run measures on these links; its verdict tells it.")
+]
+
+
+def calibrate(
+    name: NameArgument = None,
+    force: Force = False,
+    format: FormatOption = Format.TEXT,
+) -> None:
     """Measure every link, all busy together and doubtful ones alone; exit 3 when one is not as configured."""
+    from testbed.experiments.readiness import require_undisturbed
+
     testbed = attach(name, "calibrate")
+    if not force:
+        require_undisturbed(testbed.info, "calibrate")
     with progress() as say:
         fidelity: dict[str, Any] = testbed.calibrate(on_progress=say)
     if format is Format.JSON:

@@ -19,6 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from testbed import sites
+from testbed.emulation.environment import capability_hint, missing_capabilities
 from testbed.runner import run
 from topologies.errors import CannotHonourError, StormbedError
 
@@ -139,9 +140,14 @@ def preflight() -> None:
 
 
 def check_root() -> Check:
-    if os.geteuid() == 0:
-        return ok("root", "running as root")
-    return missing("root", f"running as user {os.geteuid()}, and namespaces need root", "run it with sudo")
+    if os.geteuid() != 0:
+        return missing(
+            "root", f"running as user {os.geteuid()}, and namespaces need root", "run it with sudo"
+        )
+    absent = missing_capabilities()
+    if absent:
+        return missing("root", f"running as root without {' and '.join(absent)}", capability_hint(absent))
+    return ok("root", "running as root")
 
 
 def _absent(programs: Iterable[str]) -> list[str]:

@@ -24,7 +24,13 @@ from typing import Any, Final
 from testbed import sites as site_doors
 from testbed.client import SupervisorClient
 from testbed.emulation import capacity, management
-from testbed.emulation.environment import PYTHON, base_environment, log_tail
+from testbed.emulation.environment import (
+    PYTHON,
+    base_environment,
+    capability_hint,
+    log_tail,
+    missing_capabilities,
+)
 from testbed.emulation.rundir import (
     RunDir,
     SiteInfo,
@@ -197,12 +203,18 @@ def check_possible(topology: Topology) -> None:
 
     Raises:
         UsageError: a link is slower than any that can be emulated.
-        CannotHonourError: not root, a program is missing, or too many sites.
+        CannotHonourError: not root, a capability or a program is missing, or too many sites.
     """
     require_emulated_rates(topology)
     if os.geteuid() != 0:
         raise CannotHonourError(
             "an emulated testbed needs root for its namespaces", hint="use sudo, or simulate without root"
+        )
+    absent = missing_capabilities()
+    if absent:
+        raise CannotHonourError(
+            f"an emulated testbed needs {' and '.join(absent)}, and this process is root without it",
+            hint=capability_hint(absent),
         )
     if len(topology.sites) > MAX_SITES:
         raise CannotHonourError(

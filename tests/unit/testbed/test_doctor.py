@@ -11,7 +11,10 @@ import pytest
 
 from testbed import doctor, sites
 from testbed.doctor import KERNEL_FEATURES, Check, State
+from testbed.emulation import launch
+from testbed.emulation.environment import missing_capabilities
 from topologies.errors import CannotHonourError
+from topologies.load import load_topology
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="scratch namespaces need root")
 ALL_WORK = dict.fromkeys(KERNEL_FEATURES, "")
@@ -61,6 +64,45 @@ def test_no_root_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotHonourError, match="root") as caught:
         doctor.preflight()
     assert "sudo" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("effective", "absent"),
+    [
+        ("000001ffffffffff", ()),
+        ("000001ffffffefff", ("CAP_NET_ADMIN",)),
+        ("00000000a80425fb", ("CAP_NET_ADMIN", "CAP_SYS_ADMIN")),  # what containers get by default
+        ("0000000000000000", ("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN")),
+    ],
+)
+def test_missing_capabilities_are_named(effective: str, absent: tuple[str, ...]) -> None:
+    assert missing_capabilities(f"Name:\tx\nCapPrm:\t0\nCapEff:\t{effective}\n") == absent
+
+
+@needs_root
+@pytest.mark.parametrize("capability", ["net_admin", "sys_admin"])
+def test_root_without_a_capability_is_refused_before_anything_is_made(
+    tmp_path: Path, capability: str
+) -> None:
+    root = tmp_path / "root"
+    less = ["setpriv", f"--bounding-set=-{capability}", f"--inh-caps=-{capability}"]
+    done = subprocess.run(
+        [*less, sys.executable, "-m", "testbed", "up", "pair"],
+        env={**os.environ, "STORMBED_RUN_ROOT": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 4, done.stderr
+    assert f"CAP_{capability.upper()}" in done.stderr and "--cap-add" in done.stderr
+    assert not root.exists()
+
+
+@needs_root
+def test_the_emulation_itself_refuses_what_lacks_a_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "missing_capabilities", lambda: ("CAP_SYS_ADMIN",))
+    with pytest.raises(CannotHonourError, match="CAP_SYS_ADMIN"):
+        launch.check_possible(load_topology("pair"))
 
 
 @pytest.mark.parametrize("error", [CannotHonourError("it is not there", hint="fetch it"), OSError("no access")])

@@ -103,5 +103,5 @@ bench: setup ## Measure, and write the tables under docs/
 	@$(BIN)/python benchmarks/network.py
 
 clean: ## Remove what earlier testbeds left and what was built here
-	@if [ -x $(TESTBED) ]; then $(TESTBED) clean; fi
+	@if [ -x $(TESTBED) ]; then $(TESTBED) clean --none-up; fi
 	@rm -rf $(VENV) .venv-demo .venv-ryu tests/browser/node_modules build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache

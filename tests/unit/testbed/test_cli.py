@@ -389,10 +389,10 @@ def test_wrong_words_are_told_before_any_testbed_is_looked_for(
     assert_refused(testbed(*arguments), 2, *words)
 
 
-@pytest.mark.parametrize("others", [(), ("other",)])
-def test_every_next_step_parses_and_names_its_testbed(testbed: Any, others: tuple[str, ...]) -> None:
+def stand(*names: str) -> None:
+    """Have testbeds listed as up, as far as their files tell: this process answers for them."""
     topology = load_topology("triangle")
-    for name in ("mine", *others):
+    for name in names:
         run = RunDir.of(name)
         run.path.mkdir(parents=True)
         sites = {
@@ -411,6 +411,37 @@ def test_every_next_step_parses_and_names_its_testbed(testbed: Any, others: tupl
             sites=sites,
         )
         write_info(run, info)
+
+
+@needs_root
+def test_clean_before_programs_are_removed_refuses_while_a_testbed_is_up(testbed: Any) -> None:
+    assert testbed("clean", "--none-up").returncode == 0
+    stand("mine", "other")
+    assert_refused(testbed("clean", "--none-up"), 2, "mine, other", "make down NAME=mine")
+    assert len(json.loads(testbed("list", "--format", "json").stdout)["testbeds"]) == 2
+    assert testbed("clean").returncode == 0
+
+
+@needs_root
+def test_make_clean_keeps_everything_while_a_testbed_is_up(testbed: Any, tmp_path: Path) -> None:
+    stand("mine")
+    folder = tmp_path / "checkout"
+    programs = folder / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "testbed").write_text(f'#!/bin/sh\nexec {sys.executable} -m testbed "$@"\n')
+    (programs / "testbed").chmod(0o755)
+    makefile = Path(__file__).parents[3] / "Makefile"
+    # This process's own environment: the run root of this test, and the package wherever it is.
+    environment = {**os.environ, "PYTHONPATH": str(makefile.parent)}
+    argv = ["make", "-C", str(folder), "-f", str(makefile), "clean"]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "make down NAME=mine" in done.stderr
+    assert programs.is_dir()
+
+
+@pytest.mark.parametrize("others", [(), ("other",)])
+def test_every_next_step_parses_and_names_its_testbed(testbed: Any, others: tuple[str, ...]) -> None:
+    stand("mine", *others)
     printed = testbed("next-steps", "--name", "mine")
     assert printed.returncode == 0, printed.stderr
     # A column of commands, two spaces, a column of words.

@@ -136,6 +136,17 @@ def preflight() -> None:
             raise CannotHonourError(f"{row.name}: {row.found}", hint=row.fix)
 
 
+def require_packages() -> None:
+    """Refuse what needs the emulated world's Python packages, wherever they are not installed.
+
+    Raises:
+        CannotHonourError: one is missing; the hint installs it for this very interpreter.
+    """
+    row = check_python()
+    if row.state is State.MISSING:
+        raise CannotHonourError(f"{row.name}: {row.found}", hint=row.fix)
+
+
 # --- Rows that only look ----------------------------------------------------------------------------------
 
 

@@ -41,12 +41,17 @@ def run(
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Run an experiment and report it. A testbed with its network is used if one stands, else one is made."""
+    from testbed.doctor import require_packages
     from testbed.experiments.run import run_experiment
     from testbed.experiments.spec import open_experiment
+    from testbed.standing import require_root
 
     given = {"world": world, "scale": scale, "repeats": repeats, "seed": seed}
     overrides: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     loaded = open_experiment(experiment, overrides)
+    if loaded.spec.world == "emulated":
+        require_root("an emulated run")
+        require_packages()
     with progress() as say:
         path = run_experiment(
             loaded,

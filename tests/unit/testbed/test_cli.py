@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from testbed import api
+from testbed import api, doctor
 from testbed.cli import build, errors
 from testbed.cli.graph import as_mermaid
 from testbed.cli.list import age
@@ -411,6 +411,16 @@ def stand(*names: str) -> None:
             sites=sites,
         )
         write_info(run, info)
+
+
+@needs_root
+def test_an_emulated_run_without_its_packages_leaves_no_run(
+    testbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(doctor.PYTHON_PACKAGES, "not_installed_here", "fabric")
+    runs = tmp_path / "runs"
+    assert_refused(testbed("run", "quickstart", "--out", str(runs)), 4, "has no fabric", "pip install")
+    assert not runs.exists()
 
 
 @needs_root

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agents.planning import registry
+from testbed.experiments.spec import SchedulerEntry
 from topologies.errors import UsageError
 
 PAGE = Path(__file__).parents[4] / "docs" / "write-a-scheduler.md"
@@ -24,6 +26,14 @@ def example_files() -> dict[str, str]:
     """The files that the page shows, by name."""
     found = re.findall(r"`([\w.]+)`\n\n```\w+\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     return dict(found)
+
+
+def test_the_labels_that_the_page_shows_are_labels() -> None:
+    (block,) = re.findall(r"```yaml\n(schedulers:.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    entries = [entry for entry in yaml.safe_load(block)["schedulers"] if isinstance(entry, dict)]
+    assert entries
+    for entry in entries:
+        assert SchedulerEntry.model_validate(entry).label == entry["label"]
 
 
 @pytest.fixture(scope="module")

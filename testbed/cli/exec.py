@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from testbed.cli.select import NameOption, attach_to_site
+from testbed.standing import standing
 from topologies.errors import UsageError
 
 # What a command at a site takes from the caller's environment: only how the terminal is to be written to.
@@ -39,6 +40,8 @@ def exec_(
     command = ctx.meta.get(_COMMAND)
     if not command:
         hint = f"testbed exec {where[0]} -- {' '.join(where[1:]) or 'hostname'}"
+        if len(where) == 2 and any(info.name == where[0] for info in standing()):
+            hint = f"testbed exec {' '.join(where)} -- hostname"
         raise UsageError("exec needs a command after --", hint=hint)
     testbed, site = attach_to_site(where, name, "exec")
     enter(testbed.sites[site].argv(command), testbed.sites[site].environment())

@@ -9,6 +9,7 @@ import typer
 
 from testbed.cli.output import Format, FormatOption, print_json, print_table
 from testbed.cli.select import NameOption, attach, attach_to_site
+from topologies.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -60,5 +61,9 @@ def kill(
     name: NameOption = None,
 ) -> None:
     """End a process of a site: it is asked first, and killed if it does not go."""
+    # Zero and below mean groups of processes, and 1 is the testbed's own first one.
+    if pid < 2:
+        raise UsageError(f"{pid} is not the pid of a site's process", hint=f"`testbed ps {site}` lists them")
     testbed, site = attach_to_site([site], name, "kill")
     testbed.sites[site].kill(pid)
+    typer.echo(f"process {pid} of {site} has ended")

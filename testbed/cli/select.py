@@ -49,7 +49,7 @@ def attach_to_site(words: Sequence[str], name: str | None, verb: str) -> tuple[T
     if not first and name is None and len(standing()) > 1:
         raise UsageError(
             f"several testbeds are up: {', '.join(info.name for info in standing())}",
-            hint=f"testbed {verb} NAME {site}",
+            hint=f"testbed {verb} {site} --name NAME",
         )
     testbed = attach(name, verb)
     testbed.site(site)

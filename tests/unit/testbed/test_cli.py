@@ -424,6 +424,28 @@ def test_an_emulated_run_without_its_packages_leaves_no_run(
 
 
 @needs_root
+def test_the_hint_among_several_testbeds_is_a_command_of_the_verb(testbed: Any) -> None:
+    stand("mine", "other")
+    for verb, rest in (("kill", ["182"]), ("shell", []), ("exec", ["--", "hostname"])):
+        done = testbed(verb, "dc1", *rest)
+        hint = f"testbed {verb} dc1 --name NAME"
+        assert_refused(done, 2, "mine, other", hint)
+        words = hint.split()[1:]
+        assert parsed([*words[:2], *(rest if verb == "kill" else []), *words[2:]])["name"] == "NAME"
+
+
+def test_exec_without_a_command_knows_a_testbed_from_a_command(testbed: Any) -> None:
+    stand("mine")
+    assert_refused(testbed("exec", "mine", "dc1"), 2, "testbed exec mine dc1 -- hostname")
+    assert_refused(testbed("exec", "dc1", "uptime"), 2, "testbed exec dc1 -- uptime")
+
+
+@pytest.mark.parametrize("pid", ["-1", "0", "1"])
+def test_kill_takes_only_pids_of_processes(testbed: Any, pid: str) -> None:
+    assert_refused(testbed("kill", "dc1", "--", pid), 2, f"{pid} is not the pid", "testbed ps dc1")
+
+
+@needs_root
 def test_clean_before_programs_are_removed_refuses_while_a_testbed_is_up(testbed: Any) -> None:
     assert testbed("clean", "--none-up").returncode == 0
     stand("mine", "other")

@@ -144,7 +144,7 @@ def up(
 
 
 def down(name: str, *, on_progress: OnProgress | None = None) -> None:
-    """Take a testbed away, with everything that belongs to it.
+    """Take a testbed away, with everything that belongs to it. Once begun, Ctrl-C does not stop it half-way.
 
     Raises:
         UsageError: there is none of this name.
@@ -155,16 +155,17 @@ def down(name: str, *, on_progress: OnProgress | None = None) -> None:
     if not run_dir.path.exists():
         raise UsageError(f"there is no testbed {name!r}", hint="`testbed status` lists those that are up")
     info = _read_info_or_none(run_dir)
-    if info is not None and is_running(info.pid, info.started_ticks):
-        if info.init_pid is None:
-            raise UsageError(f"testbed {name} is just being brought up", hint=f"interrupt process {info.pid}")
-        progress("asking its processes to end")
-        try:
-            SupervisorClient(name).call("shutdown", timeout=END_S)
-        except StormbedError:
-            pass  # it may have ended on the way, or not answer; it is ended below either way
-    _remove(run_dir, info)
-    progress("down")
+    if info is not None and info.init_pid is None and is_running(info.pid, info.started_ticks):
+        raise UsageError(f"testbed {name} is just being brought up", hint=f"interrupt process {info.pid}")
+    with _uninterrupted():
+        if info is not None and is_running(info.pid, info.started_ticks):
+            progress("asking its processes to end")
+            try:
+                SupervisorClient(name).call("shutdown", timeout=END_S)
+            except StormbedError:
+                pass  # it may have ended on the way, or not answer; it is ended below either way
+        _remove(run_dir, info)
+        progress("down")
 
 
 def clean(name: str | None = None) -> list[str]:

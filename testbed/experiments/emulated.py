@@ -80,12 +80,27 @@ class EmulatedRun:
                 raise
             raise failure from error
         finally:
-            problems = self._workers.end()
+            ended = self._conclude(failure)
+        if ended is not None:
+            raise ended
+
+    def _conclude(self, failure: BaseException | None) -> BaseException | None:
+        """End the workers, keep what can be kept, and write how it ended.
+
+        Returns why it failed, which is the run directory when nothing else has and it takes no more.
+        """
+        problems = self._workers.end()
+        fidelity: FidelityRow | None = None
+        try:
             for problem in problems:
                 self._run.note(problem)
             self._keep_logs()
             self._keep_metrics()
-            self._run.finish(failure, self._fidelity())
+            fidelity = self._fidelity()
+        except StormbedError as error:
+            failure = failure or error
+        self._run.finish(failure, fidelity)
+        return failure
 
     def _record_network(self) -> None:
         """Keep what the links are now, which may not be what the file declares, and what carries them."""
@@ -247,6 +262,8 @@ class EmulatedRun:
         ended = self._workers.ended()
         if ended:
             raise RunFailedError(describe_end(ended[0], self._workers.exit_code(ended[0])))
+        if self._links.failure is not None:
+            raise self._links.failure
         problem = self._links.problem
         if problem is not None:
             raise RunFailedError(f"the testbed {self._testbed.name} no longer answers: {problem}")
@@ -311,7 +328,7 @@ class EmulatedRun:
         try:
             with PrometheusClient(self._testbed.prometheus_url) as client:
                 export_window(client, self._run.manifest.started_s, time.time(), self._run.path)
-        except StormbedError as error:
+        except (StormbedError, OSError) as error:
             self._run.note(f"the metrics could not be kept: {error}")
 
 

@@ -158,8 +158,12 @@ class Manifest(_Row):
         fields = self.model_dump(mode="json")
         text = json.dumps({"schema": fields.pop("schema_version"), **fields}, indent=2)
         partial = directory / f"{MANIFEST}.partial"
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(directory / MANIFEST)
+        try:
+            partial.write_text(text + "\n", encoding="utf-8")
+            partial.replace(directory / MANIFEST)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -23,7 +23,8 @@ ANSWER_S = 20.0
 class LinkRecorder:
     """Writes `links.csv` and gathers what the fidelity verdict needs, from its own thread.
 
-    Used as a context manager around the run. `problem` says why the supervisor no longer answers, if so.
+    Used as a context manager around the run. `problem` says why the supervisor no longer answers, if so;
+    `failure` is why nothing can be recorded any more.
     """
 
     def __init__(self, client: SupervisorClient, run: RunDirectory) -> None:
@@ -36,6 +37,7 @@ class LinkRecorder:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._record, name="links", daemon=True)
         self.problem: str | None = None
+        self.failure: StormbedError | None = None
         self.ended_ns = 0
         """When it stopped recording, on the monotonic clock."""
 
@@ -80,7 +82,11 @@ class LinkRecorder:
 
     def _record(self) -> None:
         while not self._stop.wait(PERIOD_S):
-            self.read()
+            try:
+                self.read()
+            except StormbedError as error:
+                self.failure = error
+                return
 
     def fidelity(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import secrets
 import sys
 import time
@@ -13,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from testbed.events import EventLog
 from testbed.experiments.machine import describe_machine, package_versions, source_state
 from testbed.experiments.manifest import (
     CHANGE_COLUMNS,
@@ -35,9 +35,13 @@ from testbed.experiments.manifest import (
     worker_directory,
 )
 from testbed.experiments.spec import LoadedExperiment
+from testbed.experiments.writing import RunEvents, no_room, writing
 from testbed.report.measurements import LinkSample
-from topologies.errors import StormbedError, UsageError
+from topologies.errors import RunFailedError, StormbedError, UsageError
 from topologies.model import Topology
+
+RESERVE = ".reserve"
+RESERVE_BYTES = 128 * 1024
 
 
 class RunDirectory:
@@ -59,6 +63,10 @@ class RunDirectory:
             raise UsageError(
                 f"cannot make the run directory {path}: {error.strerror}", hint="choose another with --out"
             ) from error
+        with writing(self.path):
+            self._begin(experiment, world)
+
+    def _begin(self, experiment: LoadedExperiment, world: Literal["emulated", "simulated"]) -> None:
         spec = experiment.spec
         self.path.joinpath(EXPERIMENT).write_text(experiment.text, encoding="utf-8")
         self.path.joinpath(RESOLVED).write_text(experiment.resolved_yaml(), encoding="utf-8")
@@ -92,7 +100,10 @@ class RunDirectory:
             ),
         )
         self.manifest.write(self.path)
-        self.events = EventLog(self.path / EVENTS)
+        self._reserve = self.path / RESERVE
+        with self._reserve.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        self.events = RunEvents(self.path / EVENTS)
         self._links = (self.path / LINKS).open("w", newline="", encoding="utf-8")
         self._rows = csv.writer(self._links, lineterminator="\n")
         self._rows.writerow(LINK_COLUMNS)
@@ -103,29 +114,42 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except RunFailedError:
+            # Rows that could not be written are tried once more at the end; that they cannot is told already.
+            if error is None:
+                raise
+        full = no_room(self.path, error)
+        if full is not None:
+            raise full from error
 
     def close(self) -> None:
-        self._links.close()
         self.events.close()
+        self._reserve.unlink(missing_ok=True)
+        with writing(self.path):
+            self._links.close()
 
     @property
     def logs(self) -> Path:
         """Where the logs of the testbed's own processes belong; made on first use."""
         folder = self.path / LOGS
-        folder.mkdir(exist_ok=True)
+        with writing(self.path):
+            folder.mkdir(exist_ok=True)
         return folder
 
     def worker(self, site: str, worker: int) -> Path:
         """The directory of one worker, made on first use."""
         folder = self.path / worker_directory(site, worker)
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(self.path):
+            folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def update(self, **changes: Any) -> None:
         """Change fields of the manifest."""
         self.manifest = self.manifest.model_copy(update=changes)
-        self.manifest.write(self.path)
+        with writing(self.path):
+            self.manifest.write(self.path)
 
     def note(self, text: str) -> None:
         """Keep something that qualifies the numbers; reports show it."""
@@ -154,27 +178,28 @@ class RunDirectory:
 
     def add_links(self, samples: Iterable[LinkSample]) -> None:
         """Append rows to `links.csv`."""
-        self._rows.writerows(
-            (
-                f"{sample.t_s:.3f}",
-                f"{sample.interval_s:.4f}",
-                sample.segment,
-                sample.src,
-                sample.dst,
-                sample.configured_bps,
-                round(sample.achieved_bps),
-                sample.carried_bytes,
-                sample.dropped_packets,
+        with writing(self.path):
+            self._rows.writerows(
+                (
+                    f"{sample.t_s:.3f}",
+                    f"{sample.interval_s:.4f}",
+                    sample.segment,
+                    sample.src,
+                    sample.dst,
+                    sample.configured_bps,
+                    round(sample.achieved_bps),
+                    sample.carried_bytes,
+                    sample.dropped_packets,
+                )
+                for sample in samples
             )
-            for sample in samples
-        )
-        self._links.flush()
+            self._links.flush()
 
     def add_changes(self, t_s: float, segment: str, links: Iterable[Mapping[str, Any]]) -> None:
         """Append what became of links at a moment (on the clock of `links.csv`) to `changes.csv`."""
         path = self.path / CHANGES
         fresh = not path.exists()
-        with path.open("a", newline="", encoding="utf-8") as file:
+        with writing(self.path), path.open("a", newline="", encoding="utf-8") as file:
             rows = csv.writer(file, lineterminator="\n")
             if fresh:
                 rows.writerow(CHANGE_COLUMNS)
@@ -183,6 +208,7 @@ class RunDirectory:
 
     def finish(self, failure: BaseException | None, fidelity: FidelityRow | None = None) -> None:
         """Write how the run ended: completed, interrupted (KeyboardInterrupt), or failed and why."""
+        failure = no_room(self.path, failure) or failure
         changes: dict[str, Any] = {"finished_s": time.time(), "status": "completed"}
         if fidelity is not None:
             changes["fidelity"] = fidelity
@@ -191,8 +217,14 @@ class RunDirectory:
         elif failure is not None:
             changes["status"] = "failed"
             changes["failure"] = failure_row(failure)
-        self.update(**changes)
-        self.events.write("run-end", status=changes["status"])
+        # On a full disk this is the room for the end to be told.
+        self._reserve.unlink(missing_ok=True)
+        try:
+            self.update(**changes)
+            self.events.write("run-end", status=changes["status"])
+        except RunFailedError:
+            if failure is None:
+                raise
 
 
 def failure_row(error: BaseException) -> FailureRow:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ import yaml
 from testbed.events import read_events
 from testbed.experiments.links import LinkCounters, LinkMeter
 from testbed.experiments.machine import describe_machine, package_versions
-from testbed.experiments.manifest import FidelityRow, read_manifest, worker_directory
+from testbed.experiments.manifest import CHANGE_COLUMNS, FidelityRow, read_manifest, worker_directory
 from testbed.experiments.rundir import RunDirectory, new_run_path, worker_table
 from testbed.experiments.spec import experiment_from_text, open_experiment
 from testbed.experiments.workers import last_lines
@@ -106,6 +110,72 @@ def test_how_a_run_can_end(tmp_path: Path, failure: BaseException, status: str, 
 def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot make the run directory"):
         RunDirectory(tmp_path, open_experiment("tiny-pair"), "emulated")
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As on a full disk: the kernel refuses to let files grow beyond this."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_directory_that_takes_no_more_fails_the_run_and_is_named(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "r", open_experiment("tiny-pair"), "emulated")
+    failures: list[RunFailedError] = []
+
+    def fill_events() -> None:
+        for _ in range(3):
+            run.events.write("y" * 150)
+
+    writes: tuple[Callable[[], object], ...] = (
+        lambda: run.add_links([sample()] * 50),
+        lambda: run.note("x" * 200),
+        fill_events,
+        lambda: run.add_changes(1.0, "s" * 250, [dict.fromkeys(CHANGE_COLUMNS[2:], 1)]),
+    )
+    with files_of_at_most(200):
+        for write in writes:
+            with pytest.raises(RunFailedError, match=f"cannot write in the run directory {run.path}: ") as e:
+                write()
+            failures.append(e.value)
+    assert {failure.exit_code for failure in failures} == {5}
+    # The manifest of before is whole, no half of a new one lies there, and there is room to tell the end.
+    assert read_manifest(run.path).status == "running"
+    assert not list(run.path.glob("*.partial"))
+    run.finish(failures[0])
+    run.close()
+    manifest = read_manifest(run.path)
+    assert (manifest.status, manifest.failure and manifest.failure.exit_code) == ("failed", 5)
+    assert not (run.path / ".reserve").exists()
+
+
+def test_a_run_that_cannot_even_tell_its_failure_keeps_the_first_cause(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "r", open_experiment("tiny-pair"), "emulated") as run, files_of_at_most(10):
+        run.finish(RunFailedError("worker dc2-0 is gone"))
+        with pytest.raises(RunFailedError, match="cannot write"):
+            run.finish(None)
+
+
+def test_a_full_disk_that_shows_elsewhere_is_a_failed_run_too(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with (
+        pytest.raises(RunFailedError, match="No space left on device") as caught,
+        RunDirectory(tmp_path / "r", open_experiment("tiny-pair"), "simulated") as run,
+    ):
+        run.finish(full)
+        raise full
+    assert "make room" in caught.value.hint
+    failure = read_manifest(tmp_path / "r").failure
+    assert failure is not None and (failure.exit_code, failure.message) == (5, caught.value.message)
+
+
+def test_a_run_that_cannot_begin_is_a_failed_run(tmp_path: Path) -> None:
+    with files_of_at_most(10), pytest.raises(RunFailedError, match="cannot write in the run directory"):
+        RunDirectory(tmp_path / "r", open_experiment("tiny-pair"), "emulated")
 
 
 def test_paths_of_runs_sort_by_time_and_differ(tmp_path: Path) -> None:

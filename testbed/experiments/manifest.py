@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from testbed.experiments.runner import Runner
 from topologies.errors import InvalidFileError
 
 SCHEMA = 1
@@ -50,7 +51,7 @@ LINK_COLUMNS = (
 
 CHANGE_COLUMNS = ("t_s", "segment", "src", "dst", "rate_bps", "delay_s", "loss_ratio", "state")
 
-RunStatus = Literal["running", "completed", "failed", "interrupted"]
+RunStatus = Literal["running", "completed", "failed", "interrupted", "abandoned"]
 SegmentStatus = Literal["waiting", "running", "completed", "failed"]
 
 
@@ -127,7 +128,8 @@ class FidelityRow(_Row):
 class Manifest(_Row):
     """A run's manifest. Times `*_s` are seconds since 1970, UTC.
 
-    `notes` qualify the numbers; reports show them.
+    `notes` qualify the numbers; reports show them. `runner` is the process that writes it. Once that has
+    ended without a word the run is `abandoned`: never written, only read so.
     """
 
     schema_version: int = SCHEMA
@@ -136,6 +138,7 @@ class Manifest(_Row):
     world: Literal["emulated", "simulated"]
     status: RunStatus = "running"
     failure: FailureRow | None = None
+    runner: Runner | None = None
     started_s: float
     finished_s: float | None = None
     notes: tuple[str, ...] = ()
@@ -169,9 +172,20 @@ class Manifest(_Row):
 def read_manifest(directory: Path) -> Manifest:
     """Read a run directory's manifest.
 
+    A run that nobody is left to finish is read as abandoned.
+
     Raises:
         InvalidFileError: it is missing, damaged, or of a later schema than this version knows.
     """
+    manifest = _read(directory)
+    if manifest.status != "running" or manifest.runner is None or not manifest.runner.is_gone():
+        return manifest
+    # It may have finished, and ended, between the reading and the look at its process.
+    manifest = _read(directory)
+    return manifest.model_copy(update={"status": "abandoned"}) if manifest.status == "running" else manifest
+
+
+def _read(directory: Path) -> Manifest:
     path = directory / MANIFEST
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))

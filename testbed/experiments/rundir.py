@@ -34,6 +34,7 @@ from testbed.experiments.manifest import (
     WorkerRow,
     worker_directory,
 )
+from testbed.experiments.runner import this_runner
 from testbed.experiments.spec import LoadedExperiment
 from testbed.experiments.writing import RunEvents, no_room, writing
 from testbed.report.measurements import LinkSample
@@ -75,6 +76,7 @@ class RunDirectory:
             id=self.path.name,
             name=spec.name,
             world=world,
+            runner=this_runner(),
             started_s=time.time(),
             command=tuple(sys.argv),
             versions=package_versions(),

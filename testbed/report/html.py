@@ -36,6 +36,7 @@ _TONES = {
     "unknown": "warn",
     "degraded": "warn",
     "interrupted": "warn",
+    "abandoned": "warn",
     "saturated": "bad",
     "failed": "bad",
 }

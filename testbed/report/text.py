@@ -20,7 +20,13 @@ _VERDICT_STYLE = {
     "degraded": "yellow",
     "saturated": "red",
 }
-_STATUS_STYLE = {"completed": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
+_STATUS_STYLE = {
+    "completed": "green",
+    "failed": "red",
+    "interrupted": "yellow",
+    "abandoned": "yellow",
+    "running": "cyan",
+}
 NONE = "-"
 
 SCHEDULER_COLUMNS = (
@@ -119,6 +125,8 @@ def _notes(result: RunResult) -> list[Text]:
     manifest = result.manifest
     if manifest.failure is not None:
         notes.append(Text(f"failed: {manifest.failure.message}", style="red"))
+    if manifest.status == "abandoned":
+        notes.append(Text("abandoned: its process ended without finishing it", style="yellow"))
     bounds = {scheduler.bound_s for scheduler in result.schedulers if scheduler.bound_s is not None}
     if len(bounds) == 1:
         notes.append(Text(f"bound: {seconds(bounds.pop())} s; no scheduler can be faster on these links"))

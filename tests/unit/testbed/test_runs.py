@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import resource
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,6 +179,35 @@ def test_a_full_disk_that_shows_elsewhere_is_a_failed_run_too(tmp_path: Path) ->
 def test_a_run_that_cannot_begin_is_a_failed_run(tmp_path: Path) -> None:
     with files_of_at_most(10), pytest.raises(RunFailedError, match="cannot write in the run directory"):
         RunDirectory(tmp_path / "r", open_experiment("tiny-pair"), "emulated")
+
+
+ENDS_UNFINISHED = """
+import os, signal, sys
+from pathlib import Path
+from testbed.experiments.rundir import RunDirectory
+from testbed.experiments.spec import open_experiment
+RunDirectory(Path(sys.argv[1]), open_experiment("tiny-pair"), "emulated")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_whose_process_is_gone_is_abandoned(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS_UNFINISHED, str(tmp_path / "r")], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    manifest = read_manifest(tmp_path / "r")
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text())["status"] == "running"
+    assert manifest.status == "abandoned"
+    assert manifest.runner is not None and not manifest.runner.model_copy(update={"host": "other"}).is_gone()
+
+
+def test_a_run_that_goes_on_is_running_and_one_of_an_earlier_boot_is_not(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "r", open_experiment("tiny-pair"), "emulated") as run:
+        manifest = read_manifest(run.path)
+        assert manifest.status == "running" and manifest.runner is not None
+        assert manifest.runner.model_copy(update={"boot": "earlier"}).is_gone()
+        assert manifest.runner.model_copy(update={"started_ticks": 1}).is_gone()
+        run.finish(KeyboardInterrupt())
+    assert read_manifest(run.path).status == "interrupted"
 
 
 def test_paths_of_runs_sort_by_time_and_differ(tmp_path: Path) -> None:

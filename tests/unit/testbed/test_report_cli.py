@@ -46,8 +46,9 @@ def test_run_then_report_then_list_then_compare(app: typer.Typer) -> None:
     assert "star-first" in out
     assert "files: runs/" in out
     assert "netstorm" in said(app, "report")
+    (first,) = (path.name for path in Path("runs").iterdir())
     said(app, "run", "small.yaml", "--seed", "2")
-    ids = sorted(path.name for path in Path("runs").iterdir())
+    ids = [first, *(path.name for path in Path("runs").iterdir() if path.name != first)]
     listing = said(app, "runs")
     assert all(name in listing for name in ids)
     document = json.loads(said(app, "runs", "--format", "json"))
@@ -57,6 +58,17 @@ def test_run_then_report_then_list_then_compare(app: typer.Typer) -> None:
     assert compared["a"]["id"] == ids[0]
     assert compared["differences"] == ["seed: 1, 2"]
     assert "B / A" in said(app, "compare", ids[0], "last")
+
+
+def test_compare_says_when_no_scheduler_is_in_both(app: typer.Typer) -> None:
+    for name, schedulers in (("one", "[star]"), ("two", "[netstorm]")):
+        text = EXPERIMENT.replace("small", name).replace("[star, netstorm]", schedulers)
+        Path(f"{name}.yaml").write_text(text)
+        said(app, "run", f"{name}.yaml")
+    one, two = sorted(path.name for path in Path("runs").iterdir())
+    nothing = "no scheduler is in both runs"
+    assert nothing in CliRunner().invoke(app, ["compare", one, two]).stderr
+    assert nothing not in CliRunner().invoke(app, ["compare", one, one]).stderr
 
 
 def test_json_is_one_document_with_a_schema(app: typer.Typer) -> None:

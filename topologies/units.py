@@ -105,7 +105,8 @@ class Rate(_Quantity):
         """Read a rate. Bits only, case-insensitive; raises UnitError naming the bit value for byte units."""
         number, unit = _split(text, cls.kind, cls.example)
         if not unit:
-            raise UnitError(f"{text!r} has no unit", hint=f"write the unit, for example {_plain(number)}mbit")
+            meant = f"{_plain(number)}mbit" if number > 0 else cls.example
+            raise UnitError(f"{text!r} has no unit", hint=f"write the unit, for example {meant}")
         as_bytes = _BYTE_RATE.fullmatch(unit)
         if as_bytes is not None:
             bits = f"{as_bytes['prefix'].lower()}bit"
@@ -267,9 +268,9 @@ class Loss(_Quantity):
     def parse(cls, text: str) -> Self:
         number, unit = _split(text, cls.kind, cls.example)
         if unit != "%":
-            raise UnitError(
-                f"{text!r} has no per cent sign", hint=f"write {_plain(number * 100)}% or {_plain(number)}%"
-            )
+            # A number up to one may be a ratio; above it, only per cent can be meant.
+            as_ratio = f"{_plain(number * 100)}% or " if 0 <= number <= 1 else ""
+            raise UnitError(f"{text!r} has no per cent sign", hint=f"write {as_ratio}{_plain(number)}%")
         return cls(float(number / 100))
 
     def __str__(self) -> str:

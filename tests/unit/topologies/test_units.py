@@ -114,6 +114,21 @@ def test_losses() -> None:
             Loss.parse(text)
 
 
+@pytest.mark.parametrize(("text", "hint"), [("50", "write 50%"), ("0.5", "write 50% or 0.5%")])
+def test_a_loss_without_its_sign_is_answered_with_what_can_be_meant(text: str, hint: str) -> None:
+    with pytest.raises(UnitError) as refused:
+        Loss.parse(text)
+    assert refused.value.hint == hint
+
+
+@pytest.mark.parametrize(("text", "example"), [("0", "100mbit"), ("5", "5mbit")])
+def test_a_rate_without_unit_is_answered_with_one_that_is_accepted(text: str, example: str) -> None:
+    with pytest.raises(UnitError) as refused:
+        Rate.parse(text)
+    assert refused.value.hint.endswith(f" {example}")
+    assert Rate.parse(example).bps > 0
+
+
 def test_sizes() -> None:
     assert Size.parse("64KiB").bytes == 65_536
     for text in ("64kb", "64", "0B", "2GiB", "1.5B"):

@@ -281,12 +281,14 @@ class EmulatedRun:
             return error
         pause = threading.Event()
         deadline = time.monotonic() + CAUSE_GRACE_S
-        while not self._workers.ended() and time.monotonic() < deadline:
+        # The others end as soon as they hear of it, often before the end of the first one is seen here.
+        while not self._workers.all_ended and time.monotonic() < deadline:
             pause.wait(POLL_S)
-        ended = self._workers.ended()
-        # Once one worker is gone the others end too; only those that the cause names, or the first, matter.
-        named = [worker for worker in ended if worker.name in error.message]
-        words = [describe_end(worker, self._workers.exit_code(worker)) for worker in named or ended[:1]]
+        codes = {worker.name: self._workers.exit_code(worker) for worker in self._workers.ended()}
+        killed = [worker for worker in self._workers.ended() if (codes[worker.name] or 0) > 128]
+        named = [worker for worker in self._workers.ended() if worker.name in error.message]
+        culprits = killed or named or self._workers.ended()[:1]
+        words = [describe_end(worker, codes.get(worker.name)) for worker in culprits]
         told = [text for text in words if text not in error.message]
         if not told and isinstance(error, RunFailedError):
             return error

@@ -125,6 +125,10 @@ class Workers:
         """The workers whose process is gone."""
         return [worker for worker in self.running if worker.ended]
 
+    @property
+    def all_ended(self) -> bool:
+        return all(worker.ended for worker in self.running)
+
     def exit_code(self, worker: RunningWorker) -> int | None:
         """What an ended worker ended with; None where that is not known."""
         connection = self._connections[worker.row.site]

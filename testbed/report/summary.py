@@ -146,16 +146,20 @@ def _summarise_scheduler(name: str, measurements: Measurements) -> SchedulerResu
         parameters_agree=agree,
         parameters_sha256=digests,
         disagreeing=disagreeing,
-        sums_checked=_sums_checked(measurements.manifest, segments),
+        sums_checked=_sums_checked(measurements.manifest, segments, by_segment),
     )
 
 
-def _sums_checked(manifest: Manifest, segments: Sequence[SegmentRow]) -> bool | None:
+def _sums_checked(
+    manifest: Manifest, segments: Sequence[SegmentRow], by_segment: Sequence[Sequence[Iteration]]
+) -> bool | None:
     # Their workers know what every sum must be, and one wrong bit fails the run.
     model = str(manifest.experiment.get("training", {}).get("model", ""))
     if manifest.world != "emulated" or not is_tensor(model):
         return None
-    return all(segment.status == "completed" for segment in segments)
+    # A segment of which no sum is known shows nothing, whatever its status.
+    summed = all(any(iteration.complete for iteration in iterations) for iterations in by_segment)
+    return summed and all(segment.status == "completed" for segment in segments)
 
 
 def _summarise_times(

@@ -205,6 +205,18 @@ def test_a_worker_without_a_digest_is_no_agreement(tmp_path: Path) -> None:
     assert result_of(run).schedulers[1].parameters_agree is False
 
 
+def test_sums_count_as_checked_only_where_there_are_any(tmp_path: Path) -> None:
+    tensor = {"training": {"model": "tensor-1m"}}
+    directory = write_run(tmp_path / "r", experiment=tensor)
+    assert [scheduler.sums_checked for scheduler in result_of(directory).schedulers] == [True, True]
+    for trace in directory.glob("workers/*/trace.jsonl"):
+        lines = trace.read_text().splitlines()
+        trace.write_text("\n".join(line for line in lines if "netstorm" not in line) + "\n")
+    result = result_of(directory)
+    assert [scheduler.sums_checked for scheduler in result.schedulers] == [True, False]
+    assert shown(render_report(result)).count("every sum exact") == 1
+
+
 def test_an_iteration_that_a_worker_lacks_has_no_time(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r")
     trace = run / "workers" / "dc2-0" / "trace.jsonl"

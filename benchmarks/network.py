@@ -207,7 +207,7 @@ def times(counts: Sequence[int] = (9, 32)) -> str:
         before = time.monotonic()
         launch.down(info.name)
         down_s = time.monotonic() - before
-        calibration_s = info.fidelity["seconds_s"] if info.fidelity else 0.0
+        calibration_s = info.fidelity["duration_s"] if info.fidelity else 0.0
         rows.append(
             [
                 str(count),

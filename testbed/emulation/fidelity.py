@@ -144,7 +144,7 @@ class Report:
             "lateness_p99_s": self.lateness_p99_s,
             "cpu_busy_ratio": _rounded(self.cpu_busy_ratio, 3),
             "switches_s": self.switches_s,
-            "seconds_s": round(self.seconds, 3),
+            "duration_s": round(self.seconds, 3),
             "links": links,
         }
 

@@ -134,7 +134,7 @@ class FidelityWatch:
         total = sum(cpu.values())
         worst = max(lateness, key=lambda link: lateness[link], default=None)
         return {
-            "seconds": (last["monotonic_ns"] - first["monotonic_ns"]) / 1e9,
+            "duration_s": (last["monotonic_ns"] - first["monotonic_ns"]) / 1e9,
             "cpu_busy_ratio": cpu["busy_s"] / total if total else None,
             "cpu_steal_ratio": cpu["steal_s"] / total if total else None,
             "lateness_p99_s": lateness[worst] if worst else None,
@@ -158,7 +158,7 @@ class FidelityWatch:
                 carried, could = (
                     sum(getattr(w, key) for w in found) for key in ("carried_bits", "could_bits")
                 )
-                result[link] = {"seconds": seconds, "carried_ratio": carried / could}
+                result[link] = {"waited_s": seconds, "carried_ratio": carried / could}
         return result
 
 

@@ -83,7 +83,7 @@ def test_only_intervals_within_one_synchronisation_are_judged() -> None:
     # Between two synchronisations a link may idle although a queue was seen before and after.
     halves = [(0, round(3.5 * S)), (round(3.6 * S), 10 * S)]
     found = judge(*saturated_for(10, 0.5), synchronisations=halves)
-    assert found.run["waiting_links"]["dc1>dc2"]["seconds"] == pytest.approx(9.0)
+    assert found.run["waiting_links"]["dc1>dc2"]["waited_s"] == pytest.approx(9.0)
     apart = [(round((k + 0.5) * S), round((k + 1.4) * S)) for k in range(9)]
     assert judge(*saturated_for(10, 0.5), synchronisations=apart).verdict == "unknown"
     assert judge(*saturated_for(10, 0.5), synchronisations=()).verdict == "unknown"

@@ -125,6 +125,13 @@ def set_(
         "loss": loss and Loss.parse(loss),
     }
     attach(name, "link set").link(src, dst).set(one_way=one_way, **changes)
+    said = ", ".join(f"{key} {value}" for key, value in changes.items() if value is not None)
+    typer.echo(f"{between(src, dst, one_way)}: {said}")
+
+
+def between(src: str, dst: str, one_way: bool = False) -> str:
+    """A link as the verbs call it: `dc1 > dc2` is one direction, `dc1 - dc2` both."""
+    return f"{src} {'>' if one_way else '-'} {dst}"
 
 
 def vary(
@@ -167,16 +174,19 @@ def blackhole(
     testbed = attach(name, "link blackhole")
     testbed.link(src, dst)
     testbed.call("blackhole", src=src, dst=dst, on=not off, both=both)
+    typer.echo(f"{between(src, dst, not both)}: {'carries again' if off else 'drops everything in silence'}")
 
 
 def down(src: Src, dst: Dst, name: NameOption = None) -> None:
     """Cut a link: both its switches see the port go down."""
     attach(name, "link down").link(src, dst).down()
+    typer.echo(f"{between(src, dst)}: down")
 
 
 def up(src: Src, dst: Dst, name: NameOption = None) -> None:
     """Mend a link that was cut."""
     attach(name, "link up").link(src, dst).up()
+    typer.echo(f"{between(src, dst)}: up")
 
 
 def reset(
@@ -188,8 +198,10 @@ def reset(
     testbed = attach(name, "link reset")
     if src is not None and dst is not None:
         testbed.link(src, dst).reset()
+        typer.echo(f"{between(src, dst)}: as declared")
     elif src is None:
         testbed.call("link_reset")
+        typer.echo("all links: as declared")
     else:
         raise UsageError(
             "a link has two ends", hint=f"testbed link reset {src} NEIGHBOUR, or no site for all"

@@ -213,9 +213,11 @@ def test_links_change_while_it_stands(pair: Callable[..., Done]) -> None:
         rows = document(pair("link", "show", "--format", "json"))["links"]
         return {(row["src"], row["dst"]): row["rate_bps"] for row in rows}
 
-    assert pair("link", "set", "dc1", "dc2", "--rate", "50mbit").returncode == 0
+    changed = pair("link", "set", "dc1", "dc2", "--rate", "50mbit")
+    assert (changed.returncode, changed.stdout) == (0, "dc1 - dc2: rate 50mbit\n")
     assert rates() == {("dc1", "dc2"): 50e6, ("dc2", "dc1"): 50e6}
-    assert pair("link", "set", "dc2", "dc1", "--rate", "20mbit", "--one-way").returncode == 0
+    changed = pair("link", "set", "dc2", "dc1", "--rate", "20mbit", "--one-way")
+    assert (changed.returncode, changed.stdout) == (0, "dc2 > dc1: rate 20mbit\n")
     assert rates() == {("dc1", "dc2"): 50e6, ("dc2", "dc1"): 20e6}
     assert pair("link", "reset").returncode == 0
     assert rates() == {("dc1", "dc2"): 100e6, ("dc2", "dc1"): 100e6}
@@ -223,11 +225,11 @@ def test_links_change_while_it_stands(pair: Callable[..., Done]) -> None:
 
 def test_a_link_that_is_down_carries_nothing_until_it_is_up(pair: Callable[..., Done]) -> None:
     ping = ("exec", "dc1", "--", "ping", "-q", "-c", "2", "-W", "1", "-i", "0.2", "10.0.0.2")
-    assert pair("link", "down", "dc1", "dc2").returncode == 0
+    assert pair("link", "down", "dc1", "dc2").stdout == "dc1 - dc2: down\n"
     shown = document(pair("link", "show", "dc1", "dc2", "--format", "json"))["links"]
     assert [row["state"] for row in shown] == ["down", "down"]
     assert pair(*ping).returncode != 0
-    assert pair("link", "up", "dc1", "dc2").returncode == 0
+    assert pair("link", "up", "dc1", "dc2").stdout == "dc1 - dc2: up\n"
     assert eventually(lambda: pair(*ping).returncode == 0)
 
 

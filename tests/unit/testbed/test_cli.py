@@ -17,6 +17,7 @@ import typer
 from testbed import api, doctor
 from testbed.cli import build, errors
 from testbed.cli.graph import as_mermaid
+from testbed.cli.link import between
 from testbed.cli.list import age
 from testbed.cli.output import Progress
 from testbed.cli.plan import parse_options
@@ -432,6 +433,10 @@ def test_the_hint_among_several_testbeds_is_a_command_of_the_verb(testbed: Any) 
         assert_refused(done, 2, "mine, other", hint)
         words = hint.split()[1:]
         assert parsed([*words[:2], *(rest if verb == "kill" else []), *words[2:]])["name"] == "NAME"
+
+
+def test_a_link_is_called_by_its_directions() -> None:
+    assert (between("a", "b"), between("a", "b", True)) == ("a - b", "a > b")
 
 
 def test_exec_without_a_command_knows_a_testbed_from_a_command(testbed: Any) -> None:

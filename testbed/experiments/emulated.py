@@ -17,7 +17,7 @@ from testbed.experiments.changes import LinkChanges
 from testbed.experiments.interference import interference
 from testbed.experiments.manifest import FidelityRow, LinkRow, WorkerRow
 from testbed.experiments.progress import TraceFollower
-from testbed.experiments.readiness import ended
+from testbed.experiments.readiness import ended, has_ended
 from testbed.experiments.recorder import LinkRecorder
 from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.spec import Compute, LoadedExperiment, Segment
@@ -276,9 +276,14 @@ class EmulatedRun:
             self._run.events.write("problem", text=f"the job could not be aborted: {error}")
 
     def _explain(self, error: BaseException) -> BaseException:
-        """The error, or one that names the worker whose end was behind it."""
+        """The error, or one that names the testbed or the worker whose end was behind it."""
         if not isinstance(error, RunFailedError | DeadlineError):
             return error
+        if has_ended(self._testbed.name):
+            return RunFailedError(
+                f"the testbed {self._testbed.name} ended during the run, with everything in it",
+                hint="`testbed down` or a killed supervisor does that; bring it up again",
+            )
         pause = threading.Event()
         deadline = time.monotonic() + CAUSE_GRACE_S
         # The others end as soon as they hear of it, often before the end of the first one is seen here.

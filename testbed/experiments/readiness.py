@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from agents.control import CoordinatorClient
 from testbed.client import SupervisorClient
 from testbed.status import ended_parts
-from topologies.errors import CannotHonourError, DeadlineError, RunFailedError, UsageError
+from topologies.errors import CannotHonourError, DeadlineError, RunFailedError, StormbedError, UsageError
 
 if TYPE_CHECKING:
     from testbed.emulation.rundir import TestbedInfo
@@ -22,6 +22,17 @@ VITAL: Final = ("agent", "coordinator", "delay-line", "sshd")
 def ended(name: str) -> tuple[str, ...]:
     """Which of a testbed's own processes have ended."""
     return ended_parts(SupervisorClient(name).call("status", timeout=ANSWER_S)["processes"])
+
+
+def has_ended(name: str) -> bool:
+    """Whether nobody is left of a testbed. One that only answers late is there."""
+    try:
+        SupervisorClient(name).call("ping", timeout=ANSWER_S)
+    except DeadlineError:
+        return False
+    except StormbedError:
+        return True
+    return False
 
 
 def require_healthy(name: str, parts: tuple[str, ...] | None = None, *, whole: bool = False) -> None:

@@ -33,7 +33,7 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
             except OSError:
                 return
             with connection, connection.makefile("rwb") as stream:
-                assert json.loads(stream.readline()) == {"verb": "status"}
+                assert json.loads(stream.readline())["verb"] in ("status", "ping")
                 stream.write(json.dumps({"ok": True, "result": {"processes": processes}}).encode() + b"\n")
 
     thread = threading.Thread(target=serve)
@@ -73,6 +73,31 @@ def test_a_run_does_without_prometheus_but_the_testbed_does_not_stand_whole(
     readiness.require_healthy("t")
     with pytest.raises(CannotHonourError, match="prometheus"):
         readiness.require_healthy("t", whole=True)
+
+
+def test_a_testbed_has_ended_when_nobody_listens_at_its_socket(supervisor: list[dict[str, Any]]) -> None:
+    assert not readiness.has_ended("t")
+    assert readiness.has_ended("gone")
+
+
+def test_a_testbed_whose_supervisor_was_killed_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORMBED_RUN_ROOT", str(tmp_path))
+    (tmp_path / "t").mkdir()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "t" / "supervisor.sock"))
+    assert readiness.has_ended("t")
+
+
+def test_a_supervisor_that_answers_late_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORMBED_RUN_ROOT", str(tmp_path))
+    monkeypatch.setattr(readiness, "ANSWER_S", 0.2)
+    (tmp_path / "t").mkdir()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "t" / "supervisor.sock"))
+        silent.listen()
+        assert not readiness.has_ended("t")
 
 
 def test_an_absent_coordinator_is_a_failed_run_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ class Manifest(_Row):
     links: tuple[LinkRow, ...] = ()
     workers: tuple[WorkerRow, ...] = ()
     segments: tuple[SegmentRow, ...] = ()
-    fidelity: FidelityRow = FidelityRow(verdict="unknown")
+    fidelity: FidelityRow = FidelityRow(verdict="unknown", reasons=("it is judged when the run ends",))
 
     def write(self, directory: Path) -> None:
         """Write `manifest.json` in one step: a reader sees the old or the new one, never half of it."""

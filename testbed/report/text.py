@@ -28,6 +28,8 @@ _STATUS_STYLE = {
     "running": "cyan",
 }
 NONE = "-"
+BUSY_RATIO = 0.9
+"""From here on workers and agents wait for processors often enough for times to show it."""
 
 SCHEDULER_COLUMNS = (
     *("syncs", "sync mean s", "95 % CI", "median", "p95"),
@@ -135,6 +137,11 @@ def _notes(result: RunResult) -> list[Text]:
     if result.fidelity.reasons:
         verdict.append(f": {'; '.join(result.fidelity.reasons)}")
     notes.append(verdict)
+    busy = (result.fidelity.run or {}).get("cpu_busy_ratio")
+    if busy is not None and busy >= BUSY_RATIO:
+        notes.append(
+            Text(f"processors {busy:.0%} busy during the run: times include waiting for them", style="yellow")
+        )
     firsts = [
         f"{scheduler.scheduler} {', '.join(seconds(value) for value in scheduler.first_synchronisation_s)} s"
         for scheduler in result.schedulers

@@ -205,6 +205,14 @@ def test_a_worker_without_a_digest_is_no_agreement(tmp_path: Path) -> None:
     assert result_of(run).schedulers[1].parameters_agree is False
 
 
+def test_busy_processors_are_said_beside_the_verdict(tmp_path: Path) -> None:
+    for ratio, said in ((0.5, False), (0.998, True)):
+        fidelity = FidelityRow(verdict="unknown", reasons=("no reason",), run={"cpu_busy_ratio": ratio})
+        text = shown(render_report(result_of(write_run(tmp_path / f"{ratio}", fidelity=fidelity))))
+        assert "fidelity: unknown: no reason" in text
+        assert ("processors 100% busy during the run" in text) is said
+
+
 def test_sums_count_as_checked_only_where_there_are_any(tmp_path: Path) -> None:
     tensor = {"training": {"model": "tensor-1m"}}
     directory = write_run(tmp_path / "r", experiment=tensor)

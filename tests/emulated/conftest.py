@@ -42,6 +42,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def _pid_namespace(process: Path) -> int | None:
+    try:
+        return (process / "ns" / "pid").stat().st_ino
+    except OSError:
+        return None
+
+
 class Leftovers:
     """What of a testbed is still on this machine, by the marks that only its own objects carry.
 
@@ -60,8 +67,14 @@ class Leftovers:
     def find(self) -> list[str]:
         """Processes, namespaces, interfaces and files that are still there."""
         found = [f"process {pid}" for pid in self._pids if start_ticks(pid) == self._starts[pid] is not None]
+        init = self._info.init_pid
+        dead = init is None or start_ticks(init) != self._starts.get(init)
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or start_ticks(int(entry.name)) is None:
+                continue
+            if dead and _pid_namespace(entry) != _pid_namespace(Path("/proc/self")):
+                # A pid namespace dies with its first process; what is in another one now belongs to another
+                # testbed, which may have been given the numbers of our namespaces anew.
                 continue
             for name, number in self._namespaces.items():
                 try:

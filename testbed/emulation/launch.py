@@ -42,7 +42,7 @@ from testbed.emulation.rundir import (
 )
 from testbed.emulation.shaping import gso_max_bytes
 from testbed.emulation.sites import host_pids
-from testbed.emulation.waiting import is_running, reap, start_ticks, wait_for
+from testbed.emulation.waiting import is_ending, is_running, reap, start_ticks, wait_for
 from testbed.runner import batch
 from testbed.telemetry import prometheus
 from topologies.addressing import MAX_SITES, Management, wan_ip
@@ -309,7 +309,12 @@ def _make_way(run_dir: RunDir) -> None:
     if not run_dir.path.exists():
         return
     info = _read_info_or_none(run_dir)
-    if info is not None and is_running(info.pid, info.started_ticks):
+    if info is not None and info.pid is not None and is_running(info.pid, info.started_ticks):
+        if is_ending(info.pid):
+            pid, ticks = info.pid, info.started_ticks
+            wait_for(lambda: not is_running(pid, ticks), f"the killed testbed {run_dir.name} to end", END_S)
+            _remove(run_dir, info)
+            return
         raise UsageError(
             f"a testbed {run_dir.name!r} is {'up' if info.state == 'up' else 'starting'} already",
             hint=f"`testbed down {run_dir.name}`, or choose another name",

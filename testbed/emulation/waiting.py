@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,21 @@ def start_ticks(pid: int) -> int | None:
 def is_running(pid: int | None, ticks: int | None) -> bool:
     """Whether the process that had this pid and start time still runs."""
     return pid is not None and ticks is not None and start_ticks(pid) == ticks
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process has been killed or exits already, although it is still there.
+
+    Under load a process can take a while from SIGKILL to its end.
+    """
+    exiting, sigkill = 0x4, 1 << (signal.SIGKILL - 1)
+    try:
+        flags = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6])
+        status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    pending = [int(line.split()[1], 16) for line in status if line.startswith(("SigPnd:", "ShdPnd:"))]
+    return bool(flags & exiting) or any(mask & sigkill for mask in pending)
 
 
 def reap(pid: int) -> None:

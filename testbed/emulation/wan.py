@@ -89,6 +89,15 @@ class DelayLineClient:
             raise StormbedError(f"the delay line refused {op!r}: {answer['error']}")
         return answer["result"]
 
+    def counters(self) -> dict[str, Any]:
+        """What each direction counted, by its index; nothing when the process has ended. Whoever looks at a
+        broken testbed is to see what still stands, and the ended process is named by its health.
+        """
+        try:
+            return dict(self.call("counters"))
+        except StormbedError:
+            return {}
+
     def close(self) -> None:
         self._lines.close()
         self._socket.close()

@@ -133,7 +133,7 @@ def links(supervisor: Supervisor, progress: Progress) -> list[dict[str, Any]]:
     """Every direction: as declared, as it is now, who carries it, and what it has carried."""
     wan = supervisor.wan
     kernel = counters.read_links(wan.links)
-    line = wan.delay_line.call("counters")
+    line = wan.delay_line.counters()
     result = []
     for declared, state, counted in zip(supervisor.topology.directed, wan.states, kernel, strict=True):
         link = state.link
@@ -170,7 +170,7 @@ def sample(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
     wan = supervisor.wan
     now = {"t_s": time.time(), "monotonic_ns": time.monotonic_ns()}
     kernel = counters.read_links(wan.links)
-    line = wan.delay_line.call("counters")
+    line = wan.delay_line.counters()
     entries = [
         {"src": link.src_name, "dst": link.dst_name, "rate_bps": link.rate.bps}
         | counted.to_dict()

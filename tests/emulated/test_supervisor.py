@@ -297,3 +297,12 @@ def test_events_tell_the_story(standing) -> None:
     assert all("seconds_s" in event and event["status"] == 0 for event in commands), (
         "no command failed on the way"
     )
+
+
+def test_a_testbed_whose_delay_line_has_ended_still_tells_what_it_is(bring) -> None:
+    testbed = bring("pair")
+    (line,) = [p for p in testbed.client.call("status")["processes"] if p["name"] == "delay-line"]
+    testbed.client.call("kill", pid=line["pid"], signal_name="SIGKILL")
+    wait_for(lambda: not testbed.client.call("status")["healthy"], "the supervisor to notice", 5)
+    assert [(row["state"], row["delay_line"]) for row in testbed.client.call("links")] == [("up", None)] * 2
+    assert len(testbed.client.call("sample")["links"]) == 2

@@ -118,7 +118,7 @@ def test_the_first_site_to_fail_is_named_and_all_others_end(pair: Standing, tmp_
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 5, done.stderr
     assert "site dc2 failed first: worker dc2-0 ended with status 1: no data here" in done.stderr
-    assert running(pair) == []
+    wait_for(lambda: running(pair) == [], "the workers' shells to end", 5)
 
 
 def test_ctrl_c_ends_every_worker(pair: Standing, tmp_path: Path) -> None:
@@ -136,7 +136,8 @@ def test_ctrl_c_ends_every_worker(pair: Standing, tmp_path: Path) -> None:
             process.kill()
             process.wait()
     assert process.returncode == 130, said
-    assert running(pair) == []
+    # The shell around a worker writes down its exit code, and may need a moment more.
+    wait_for(lambda: running(pair) == [], "the workers' shells to end", 5)
 
 
 def running(pair: Standing) -> list[str]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from plain_mininet import CHANGES, HIGH_MBIT, HITLESS_S, LOW_MBIT
+from tables import write_table
 
 from testbed.client import SupervisorClient
 from testbed.emulation import launch
@@ -315,16 +316,7 @@ def main() -> None:
         sys.stdout.write(f"{name}\n\n{text}\n")
         sys.stdout.flush()
         if not given.print:
-            write_table(name, text)
-
-
-def write_table(name: str, text: str) -> None:
-    document = DOCUMENT.read_text(encoding="utf-8")
-    head, begin, rest = document.partition(f"<!-- {name} -->\n")
-    _, end, tail = rest.partition(f"<!-- /{name} -->")
-    if not begin or not end:
-        raise SystemExit(f"{DOCUMENT} has no place for the table {name}")
-    DOCUMENT.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")
+            write_table(DOCUMENT, name, text)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 
 import networkx as nx
+from tables import write_table
 
 from agents.planning.base import NetworkView
 from agents.planning.registry import get_scheduler, scheduler_names
@@ -229,16 +230,7 @@ def main() -> None:
         text = TABLES[name]()
         sys.stdout.write(f"{name}\n\n{text}\n")
         if not given.print:
-            write_table(name, text)
-
-
-def write_table(name: str, text: str) -> None:
-    document = DOCUMENT.read_text(encoding="utf-8")
-    head, begin, rest = document.partition(f"<!-- {name} -->\n")
-    _, end, tail = rest.partition(f"<!-- /{name} -->")
-    if not begin or not end:
-        raise SystemExit(f"{DOCUMENT} has no place for the table {name}")
-    DOCUMENT.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")
+            write_table(DOCUMENT, name, text)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from topologies.paths import path_sets
 
 pytestmark = [
     pytest.mark.emulated,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and Open vSwitch"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the controller on real switches is UNVERIFIED here"),
     pytest.mark.skipif(
         shutil.which("ovs-vswitchd", path="/usr/sbin:/sbin:" + os.environ.get("PATH", "")) is None,
         reason="needs Open vSwitch (Debian: openvswitch-switch)",

@@ -37,7 +37,7 @@ from topologies.errors import (
 )
 from topologies.load import load_topology, topology_from_dict
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: this claim is UNVERIFIED here")
 
 
 @pytest.fixture

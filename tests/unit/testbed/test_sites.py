@@ -123,7 +123,7 @@ def test_ssh_reads_the_config_and_would_ask_nothing(prepared: Path) -> None:
     assert found["identityagent"] == "none"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="sshd -t reads the host key and its directory as root only")
+@pytest.mark.skipif(os.geteuid() != 0, reason="sshd -t needs root: that sshd takes the file is UNVERIFIED")
 def test_sshd_accepts_the_config(prepared: Path) -> None:
     sites.PRIVSEP_DIR.mkdir(exist_ok=True)
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)

@@ -70,7 +70,7 @@ def test_a_process_of_the_testbed_that_ended_is_named_and_one_of_a_user_is_not()
     assert status.ended_parts(processes) == ("agent of dc2", "controller")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="another network namespace needs root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="another namespace needs root: this claim is UNVERIFIED here")
 def test_use_of_a_site_counts_its_processes_and_its_distinct_workers() -> None:
     script = (
         "STORMBED_WORKER=0 sleep 60 & STORMBED_WORKER=0 sleep 60 & STORMBED_WORKER=1 sleep 60 & "

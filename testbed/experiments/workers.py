@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -199,12 +199,22 @@ def last_lines(path: Path, lines: int = TAIL_LINES) -> list[str]:
 
 
 def _in_parallel(task: Callable[[Any], Result], items: Iterable[Any]) -> list[Result]:
-    """Do a task for all items at once. If some fail, raise one error that names them all."""
+    """Do a task for all items at once. If some fail, raise one error that names them all.
+
+    An interrupt is passed on only when no task runs any more: a worker that is just being started would
+    otherwise be known to nobody, and outlive the run.
+    """
     items = list(items)
     if not items:
         return []
-    with ThreadPoolExecutor(max_workers=min(32, len(items))) as pool:
-        futures = [pool.submit(task, item) for item in items]
+    pool = ThreadPoolExecutor(max_workers=min(32, len(items)))
+    futures = [pool.submit(task, item) for item in items]
+    try:
+        wait(futures)
+    except KeyboardInterrupt:
+        pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
     errors = [error for future in futures if (error := future.exception()) is not None]
     if not errors:
         return [future.result() for future in futures]

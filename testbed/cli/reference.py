@@ -64,13 +64,13 @@ def _metrics() -> str:
 
 def _experiments() -> str:
     from testbed.cli.reference_markdown import models_markdown
-    from testbed.experiments.spec import Experiment
+    from testbed.experiments.schema import Experiment
 
     return models_markdown(Experiment)
 
 
 def _experiment_schema() -> dict[str, Any]:
-    from testbed.experiments.spec import Experiment
+    from testbed.experiments.schema import Experiment
 
     return Experiment.model_json_schema()
 

@@ -20,7 +20,8 @@ from testbed.experiments.progress import TraceFollower
 from testbed.experiments.readiness import ended, has_ended
 from testbed.experiments.recorder import LinkRecorder
 from testbed.experiments.rundir import RunDirectory
-from testbed.experiments.spec import Compute, LoadedExperiment, Segment
+from testbed.experiments.schema import Compute
+from testbed.experiments.spec import LoadedExperiment, Segment
 from testbed.experiments.workers import Workers, describe_end
 from testbed.report.measurements import read_run
 from testbed.runner import run as run_command

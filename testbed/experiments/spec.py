@@ -1,4 +1,7 @@
-"""What an experiment is: the file, its defaults, and the turns it comes to. Pure but for reading the file."""
+"""An experiment ready to run: its file found and checked against its topology, and the turns it comes to.
+
+Pure but for reading the files. What a file may say is `testbed.experiments.schema`.
+"""
 
 from __future__ import annotations
 
@@ -7,220 +10,34 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
 
 from agents.options import AuxiliaryOptions, AwarenessOptions
-from testbed.experiments.models import is_model, is_tensor, parameter_count, tensor_sizes
-from testbed.timeline import RunDynamics, TimelineEntry
+from testbed.experiments.schema import DATA, MANAGEMENT, Compute, Experiment, SchedulerEntry, Training
 from topologies.errors import CannotHonourError, InvalidFileError, UsageError
 from topologies.files import Document, parse_yaml, read_yaml
 from topologies.load import load_topology
 from topologies.model import Topology, nearest
-from topologies.units import Delay
+
+__all__ = [
+    "DATA",
+    "LIBRARY",
+    "MANAGEMENT",
+    "Compute",
+    "Experiment",
+    "LoadedExperiment",
+    "SchedulerEntry",
+    "Segment",
+    "Training",
+    "experiment_from_text",
+    "list_experiments",
+    "load_experiment",
+    "open_experiment",
+]
 
 LIBRARY = Path(__file__).parent / "library"
-MANAGEMENT = "management"
-
-DATA = ("digits", "synthetic")
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-_MODEL_FORMS = "mlp-SIZE such as mlp-2m, 2nn, cnn (FedAvg's), tensor-SIZE such as tensor-1m"
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Compute(_Strict):
-    """The time a worker's gradients take: lognormal with this mean and coefficient of variation.
-
-    `sites` overrides the mean for single sites. The real computation still happens; the rest is waited. In a
-    file the word `real` stands for no declared time at all.
-    """
-
-    mean: Delay | None = None
-    cv: float = Field(default=0.0, ge=0, le=1)
-    sites: dict[str, Delay] = {}
-
-    @property
-    def real(self) -> bool:
-        return self.mean is None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _real_or_a_mean(cls, value: object) -> object:
-        if value == "real":
-            return {}
-        if isinstance(value, dict) and value and not value.get("mean"):
-            raise ValueError("a declared compute time needs its `mean`, for example {mean: 200ms, cv: 0.1}")
-        if isinstance(value, str):
-            raise ValueError(f"{value[:40]!r} is neither the word real nor a map with `mean`")
-        return value
-
-    @model_validator(mode="after")
-    def _above_zero(self) -> Self:
-        for where, mean in (
-            ("mean", self.mean),
-            *((f"sites.{site}", mean) for site, mean in self.sites.items()),
-        ):
-            if mean is not None and mean.ns == 0:
-                raise ValueError(
-                    f"{where}: a declared compute time is above zero; leave it out, or write real"
-                )
-        return self
-
-    @model_serializer(mode="wrap")
-    def _real_as_a_word(self, handler: SerializerFunctionWrapHandler) -> Any:
-        return "real" if self.real else handler(self)
-
-
-class Training(_Strict):
-    """What every worker does.
-
-    `batch` is per worker; `chunk_elements` is how finely gradients are cut for the network; `deadline_s` is
-    how long one collective may take before the run fails. Rank 0 measures the accuracy on the test data after
-    every `eval_every` iterations (0: never) and keeps its last parameters with `save_parameters`.
-    """
-
-    model: str
-    data: str = "digits"
-    batch: int = Field(default=32, ge=1, le=4096)
-    lr: float = Field(default=0.05, gt=0)
-    iterations: int = Field(default=10, ge=1, le=1_000_000)
-    chunk_elements: int = Field(default=100_000, ge=1, le=100_000_000)
-    compute: Compute = Compute()
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    eval_every: int = Field(default=0, ge=0)
-    save_parameters: bool = False
-    deadline_s: float = Field(default=300.0, gt=0, le=86_400)
-
-    @field_validator("model")
-    @classmethod
-    def _known_model(cls, model: str) -> str:
-        if not is_model(model):
-            raise ValueError(f"unknown model {model[:60]!r}; a model is {_MODEL_FORMS}")
-        return model
-
-    @field_validator("data")
-    @classmethod
-    def _known_data(cls, data: str) -> str:
-        if data not in DATA and not data.endswith(".npz"):
-            raise ValueError(f"unknown data {data[:60]!r}; data are {', '.join(DATA)} or a .npz file")
-        return data
-
-    @property
-    def numpy_only(self) -> bool:
-        """Whether the workers need no torch: they add integers, and check the sums."""
-        return is_tensor(self.model)
-
-    @property
-    def tensors(self) -> tuple[int, ...]:
-        """The sizes in elements of the tensors of a `tensor-` model, one all-reduce each."""
-        return tensor_sizes(self.model)
-
-    @property
-    def parameters(self) -> int:
-        """The number of parameters, which is what every worker hands over each iteration."""
-        return parameter_count(self.model)
-
-
-class SchedulerEntry(_Strict):
-    """One scheduler's turn.
-
-    `iterations` overrides the training's, the first `warmup` of them are not counted.
-    `label` is how it is shown; without it the scheduler's own name. `awareness` and `auxiliary` replace the
-    experiment's.
-    """
-
-    name: str
-    options: dict[str, Any] = {}
-    awareness: AwarenessOptions | None = None
-    auxiliary: AuxiliaryOptions | None = None
-    iterations: int | None = Field(default=None, ge=1, le=1_000_000)
-    warmup: int = Field(default=0, ge=0)
-    label: str | None = None
-
-    @field_validator("label")
-    @classmethod
-    def _plain_label(cls, label: str | None) -> str | None:
-        if label is not None and not _NAME.fullmatch(label):
-            raise ValueError(f"{label[:60]!r} is not a label; use letters, digits, '.', '_' and '-'")
-        return label
-
-    @property
-    def scheduler(self) -> dict[str, Any]:
-        """What the agents' registry makes a scheduler of."""
-        return {"name": self.name, "options": self.options}
-
-
-def _entry(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
-
-
-class Experiment(_Strict):
-    """An experiment file. The same one runs in the emulated and in the simulated world.
-
-    `scale` multiplies every rate of the topology, for machines that cannot carry them all at once; it is
-    shown beside every result. `dynamics` and `timeline` change links during the run; see `testbed.timeline`.
-    `repeats` runs the whole list of schedulers again, with the next seed. `order: shuffled` draws the order
-    of the turns anew for each repeat, by its seed, so that what drifts on the machine meanwhile favours no
-    scheduler; reports keep the order of the file. `awareness` measures the links and
-    plans anew while a scheduler's turn lasts, `auxiliary` lets chunks take other paths; see `agents.options`.
-    """
-
-    name: str
-    topology: str
-    scale: float = Field(default=1.0, gt=0, le=1000)
-    dynamics: RunDynamics = RunDynamics()
-    training: Training
-    schedulers: tuple[Annotated[SchedulerEntry, BeforeValidator(_entry)], ...] = Field(min_length=1)
-    awareness: AwarenessOptions = AwarenessOptions()
-    auxiliary: AuxiliaryOptions = AuxiliaryOptions()
-    repeats: int = Field(default=1, ge=1, le=1000)
-    order: Literal["declared", "shuffled"] = "declared"
-    seed: int = Field(default=1, ge=0, lt=2**31)
-    coordinator: str = MANAGEMENT
-    world: Literal["emulated", "simulated"] = "emulated"
-    timeline: tuple[TimelineEntry, ...] = Field(default=(), max_length=10_000)
-
-    @field_validator("name")
-    @classmethod
-    def _plain_name(cls, name: str) -> str:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name[:60]!r} is not a name; use letters, digits, '.', '_' and '-'")
-        return name
-
-    @field_validator("coordinator")
-    @classmethod
-    def _out_of_band_only(cls, value: str) -> str:
-        if value != MANAGEMENT:
-            raise ValueError(
-                f"a coordinator at a site ({value[:40]}) is not supported by this version; write {MANAGEMENT}"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _counts_fit(self) -> Self:
-        for number, entry in enumerate(self.schedulers):
-            iterations = entry.iterations or self.training.iterations
-            if entry.warmup >= iterations:
-                raise ValueError(
-                    f"schedulers[{number}].warmup: {entry.warmup} of {iterations} leave none to measure"
-                )
-        return self
 
 
 @dataclass(frozen=True)

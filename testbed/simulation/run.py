@@ -17,7 +17,8 @@ from agents.compute import ComputeTime
 from agents.sync.spec import allreduce
 from testbed.experiments.manifest import TRACE, FidelityRow, Manifest, SegmentStatus
 from testbed.experiments.rundir import RunDirectory
-from testbed.experiments.spec import Compute, LoadedExperiment, Segment
+from testbed.experiments.schema import Compute
+from testbed.experiments.spec import LoadedExperiment, Segment
 from testbed.report.measurements import LinkSample
 from testbed.simulation.world import REALISTIC, SECOND, World, WorldOptions
 from testbed.timeline import Step, steps

@@ -6,17 +6,13 @@ import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from agents.declared_network import DeclaredNetwork
 from topologies import addressing
 from topologies.errors import InvalidFileError, UsageError
 from topologies.load import topology_from_dict
-from topologies.model import Topology
-from topologies.paths import Path as NetworkPath
-from topologies.paths import direct_path_number, path_sets
 
 Endpoint = tuple[str, int]
 
@@ -84,10 +80,9 @@ class AddressBook:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(DeclaredNetwork):
     """The network, the addresses, and where the testbed keeps its files."""
 
-    topology: Topology
     addresses: AddressBook
     run_dir: Path
 
@@ -97,44 +92,6 @@ class Config:
                 f"{len(self.addresses.data)} addresses for the {len(self.topology.site_names)} sites "
                 f"of {self.topology.name}"
             )
-
-    @cached_property
-    def paths(self) -> dict[tuple[int, int], tuple[NetworkPath, ...]]:
-        """The paths that the network offers."""
-        return path_sets(self.topology)
-
-    def first_hops(self, site: int) -> dict[tuple[int, int], int]:
-        """By (destination, path number): the neighbour where the path leaves `site`."""
-        return {
-            (dst, number): path[1]
-            for (src, dst), paths in self.paths.items()
-            if src == site
-            for number, path in enumerate(paths)
-        }
-
-    def path(self, src: int, dst: int, number: int) -> NetworkPath:
-        """A path by its number; the primary for one that the pair does not have, as in the network."""
-        paths = self.paths[src, dst]
-        return paths[number if 0 <= number < len(paths) else 0]
-
-    def path_delay_s(self, path: NetworkPath) -> float:
-        """The declared delay of a path, one way."""
-        delays = {(link.src, link.dst): link.delay.seconds for link in self.topology.directed}
-        return sum(delays[hop] for hop in pairwise(path))
-
-    def hop_paths(self, members: tuple[int, ...]) -> dict[tuple[int, int], int]:
-        """Path numbers for pairs of a job's sites, by their place in `members`: the direct path where there
-        is one.
-
-        Pairs that take path 0 are left out.
-        """
-        numbers = {}
-        for u, src in enumerate(members):
-            for v, dst in enumerate(members):
-                number = direct_path_number(self.paths, src, dst) if src != dst else None
-                if number:
-                    numbers[u, v] = number
-        return numbers
 
     @classmethod
     def load(cls, run_dir: Path) -> Config:

@@ -1,18 +1,20 @@
-"""The coordinator's side of measuring the network during one segment of a job: rates, new plans, detours."""
+"""The coordinator's side of measuring the network during one segment of a job: rates, new plans, detours.
+
+The decisions are those of `agents.replanning`; here is the clock, and planning that takes its time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from agents.auxiliary import Detours, spare_detours
 from agents.config import Config
 from agents.options import AuxiliaryOptions, AwarenessOptions
 from agents.planning.base import NetworkView, Plan
-from agents.rate_matrix import Rates, make_matrix, mean_change, predicted_gain
+from agents.rate_matrix import RateMatrix, Rates
+from agents.replanning import Replanner
 from agents.sync.policy import Policy
 from agents.wire import pack_body
 from topologies.errors import StormbedError
@@ -25,17 +27,13 @@ class NetworkWatch:
 
     Args:
         config: the network.
-        members: the job's sites.
-        declared: bit/s of every directed link, what is planned with unless links are measured.
-        view: what a scheduler sees of such rates.
-        make_plan: plans with them, elsewhere than on the loop.
+        members, declared, view: see `agents.replanning.Replanner`.
+        make_plan: plans for a view, elsewhere than on the loop.
         use_plan: makes a plan the one of the next collective.
         broadcast: sends a frame to all sites of the job.
 
     Attributes:
-        plan: the latest plan.
-        reports, report_bytes: from the sites, and what they took.
-        checks, replans: looks at the rates, and new plans that came of them.
+        report_bytes: what the reports from the sites took.
     """
 
     def __init__(
@@ -53,21 +51,35 @@ class NetworkWatch:
     ) -> None:
         self.awareness = awareness
         self.auxiliary = auxiliary
-        self.matrix = make_matrix(awareness, declared)
-        self.plan: Plan | None = None
-        self.reports = self.report_bytes = 0
-        self.checks = self.replans = 0
-        self._config = config
-        self._members = members
-        self._declared = declared
-        self._view = view
+        self.report_bytes = 0
+        self._replanner = Replanner(
+            awareness, auxiliary, network=config, members=members, declared=declared, view=view
+        )
         self._make_plan = make_plan
         self._use_plan = use_plan
         self._broadcast = broadcast
         self._loop = asyncio.get_running_loop()
-        self._snapshot: Mapping[tuple[int, int], float] = {}
-        self._detours: Detours = frozenset()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def matrix(self) -> RateMatrix:
+        """What is known of the links."""
+        return self._replanner.matrix
+
+    @property
+    def reports(self) -> int:
+        """Messages with estimates from the sites."""
+        return self._replanner.reports
+
+    @property
+    def checks(self) -> int:
+        """Looks at the rates."""
+        return self._replanner.checks
+
+    @property
+    def replans(self) -> int:
+        """New plans that came of them."""
+        return self._replanner.replans
 
     def options(self) -> dict[str, Any]:
         """What the sites are told."""
@@ -75,18 +87,18 @@ class NetworkWatch:
 
     def rates(self) -> Rates:
         """What to plan with now."""
-        return self.matrix.rates(self._loop.time()) if self.awareness.on else self._declared
+        return self._replanner.rates(self._loop.time())
 
     async def first_plan(self) -> Plan:
         """The segment's plan to begin with."""
-        self._snapshot = self.rates()
-        self.plan = await self._make_plan(self._view(self._snapshot))
-        return self.plan
+        look = self._replanner.begin(self._loop.time())
+        plan = await self._make_plan(look.view)
+        self._replanner.plan = plan
+        return plan
 
     def keep_plan(self, policy: Policy | None) -> None:
         """The segment begins with the plan that is in use."""
-        self._snapshot = self.rates()
-        self.plan = None if policy is None else policy.plan
+        self._replanner.begin(self._loop.time(), None if policy is None else policy.plan)
 
     def start(self) -> None:
         """The sites know their options: follow the network from now on."""
@@ -101,33 +113,19 @@ class NetworkWatch:
 
     def reported(self, site: int, ways: Sequence[Sequence[Any]]) -> None:
         """Estimates of what comes in at `site`: [from, path number, bit/s] each."""
-        now = self._loop.time()
-        for peer, number, rate in ways:
-            if (peer, site) in self._config.paths and rate > 0:
-                self.matrix.report(self._config.path(peer, site, number), float(rate), now)
-        self.reports += 1
+        self._replanner.reported(site, ways, self._loop.time())
         self.report_bytes += len(pack_body(ways))
 
     async def check(self) -> bool:
         """Look at the rates; whether they led to a new plan."""
-        self.checks += 1
-        rates = self.rates()
-        changed = mean_change(self._snapshot, rates)
-        if self.plan is None or self.plan.transfers is not None or not changed > self.awareness.update_rate:
+        look = self._replanner.look(self._loop.time())
+        if look is None:
             return False
-        view = self._view(rates)
-        proposed = await self._make_plan(view)
-        by_gain = self.awareness.replanning == "gain"
-        if by_gain and predicted_gain(self.plan, proposed, view) <= self.awareness.min_gain:
-            self._offer_detours(rates)
-            return False
-        self._snapshot = rates
-        if _unscored(proposed) != _unscored(self.plan):
-            self.replans += 1
-            self.plan = proposed
-            self._use_plan(proposed)
-        self._offer_detours(rates)
-        return True
+        accepted, plan = self._replanner.judge(look, await self._make_plan(look.view))
+        if plan is not None:
+            self._use_plan(plan)
+        self._offer_detours(look.rates)
+        return accepted
 
     async def _follow(self) -> None:
         while True:
@@ -139,39 +137,10 @@ class NetworkWatch:
 
     def _offer_detours(self, rates: Rates) -> None:
         """Tell the sites which paths have something to spare, when that has changed."""
-        if self.auxiliary.rule != "capacity" or self.plan is None:
-            return
-        view = self._view(rates)
-        place = {site: k for k, site in enumerate(self._members)}
-        paths = {
-            (place[u], place[v]): tuple(tuple(place.get(site, -1) for site in path) for path in alternatives)
-            for (u, v), alternatives in self._config.paths.items()
-            if u in place and v in place
-        }
-        spare = spare_detours(self.plan, view, paths, self.auxiliary.spare_ratio)
-        if spare != self._detours:
-            self._detours = spare
-            plain = [[self._members[u], self._members[v], number] for u, v, number in sorted(spare)]
-            self._broadcast("detours", {"detours": plain})
+        detours = self._replanner.detours(rates)
+        if detours is not None:
+            self._broadcast("detours", {"detours": detours})
 
     def status(self) -> dict[str, Any]:
-        """Plain values for `status` and results; measured rates by "from>to"."""
-        names = self._config.topology.site_names
-        now = self._loop.time()
-        return {
-            "awareness": self.awareness.estimator,
-            "auxiliary": self.auxiliary.rule,
-            "reports": self.reports,
-            "report_bytes": self.report_bytes,
-            "checks": self.checks,
-            "replans": self.replans,
-            "measured": {
-                f"{names[u]}>{names[v]}": {"rate_bps": found.rate, "age_s": max(0.0, now - found.at)}
-                for (u, v), found in self.matrix.estimates.items()
-            },
-        }
-
-
-def _unscored(plan: Plan) -> Plan:
-    """A plan without what it was ranked by, which moves with every rate and which no site acts on."""
-    return replace(plan, trees=tuple(replace(tree, score=0.0) for tree in plan.trees))
+        """Plain values for `status` and results."""
+        return {**self._replanner.status(self._loop.time()), "report_bytes": self.report_bytes}

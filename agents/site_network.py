@@ -7,16 +7,16 @@ It times what arrives, reports estimates, probes idle links, and chooses paths. 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
 from typing import Any, Final, Protocol
 
 from agents.auxiliary import choose_path
 from agents.awareness import Estimator, IdleLinks, Sample, make_estimator
-from agents.config import Config
+from agents.declared_network import DeclaredNetwork
 from agents.job import JobDescription
 from agents.options import AuxiliaryOptions, AwarenessOptions
-from agents.wire import Header, stamp_of
+from agents.timers import Timer, Timers
+from agents.wire import Header, Stamp, stamp_of
 from topologies.paths import direct_path_number
 
 PROBE: Final = "probe"
@@ -32,7 +32,7 @@ class NetworkHost(Protocol):
     """What is needed of the agent."""
 
     @property
-    def config(self) -> Config: ...
+    def config(self) -> DeclaredNetwork: ...
 
     def send_probe(self, peer: int, path: int, header: Header, payload: bytes, owner: str) -> None: ...
 
@@ -50,24 +50,27 @@ class SiteNetwork:
         job: the job.
         place: this site's place among the job's sites.
         host: the agent.
+        timers: the clock of stamps and arrivals; the running loop's when left out.
 
     Attributes:
         chunks: sent, by (peer, path number, whether another path was their hop's own).
     """
 
-    def __init__(self, job: JobDescription, place: int, host: NetworkHost) -> None:
+    def __init__(
+        self, job: JobDescription, place: int, host: NetworkHost, timers: Timers | None = None
+    ) -> None:
         self._job = job
         self._site = job.members[place]
         self._host = host
-        self._loop = asyncio.get_running_loop()
+        self._timers: Timers = timers or asyncio.get_running_loop()
         self._awareness = AwarenessOptions()
         self._auxiliary = AuxiliaryOptions()
         self._allowed: dict[int, list[int]] | None = None
         self._first_hops: dict[int, list[int]] = {}
         self._estimators: dict[Way, Estimator] = {}
         self._news: dict[Way, float] = {}
-        self._looking: asyncio.Handle | None = None
-        self._report_due: asyncio.Handle | None = None
+        self._looking: Timer | None = None
+        self._report_due: Timer | None = None
         self._idle = IdleLinks((), 0.0, 0.0)
         self._direct: dict[int, int] = {}
         self._sent: dict[int, int] = {}
@@ -134,24 +137,29 @@ class SiteNetwork:
     # ---- measuring
 
     def observe(self, peer: int, path: int, header: Header, nbytes: int) -> None:
-        """A chunk or a probe has arrived."""
+        """A frame with a chunk or a probe has arrived."""
         self.auxiliary_received += bool(header.get("auxiliary"))
         stamp = stamp_of(header)
-        if stamp is None or not self._awareness.on:
+        if stamp is not None:
+            self.measure(peer, path, stamp, nbytes)
+
+    def measure(self, peer: int, path: int, stamp: Stamp, nbytes: int) -> None:
+        """Something with a stamp has arrived just now."""
+        if not self._awareness.on:
             return
         estimator = self._estimators.get((peer, path))
         if estimator is None:
             config = self._host.config
             delay_s = config.path_delay_s(config.path(peer, self._site, path))
             estimator = self._estimators[peer, path] = make_estimator(self._awareness, delay_s)
-        left, done = stamp.left_ns / 1e9, time.monotonic_ns() / 1e9
+        left, done = stamp.left_ns / 1e9, self._timers.time()
         rate = estimator.observe(Sample(nbytes, left, done, stamp.follows))
         if rate is None:
             return
         self._news[peer, path] = rate
         if self._report_due is None:
             # The first at once, what follows together: so reports are bounded whatever arrives.
-            self._report_due = self._loop.call_soon(self._report)
+            self._report_due = self._timers.call_soon(self._report)
 
     def _report(self) -> None:
         self._report_due = None
@@ -161,7 +169,7 @@ class SiteNetwork:
         self._news.clear()
         self.report_bytes += self._host.tell_coordinator("estimates", {"job": self._job.wire, "ways": ways})
         self.reports += 1
-        self._report_due = self._loop.call_later(self._awareness.report_every_s, self._report)
+        self._report_due = self._timers.call_later(self._awareness.report_every_s, self._report)
 
     # ---- probing
 
@@ -173,11 +181,11 @@ class SiteNetwork:
             if peer != self._site and (number := direct_path_number(paths, self._site, peer)) is not None
         }
         self._sent = {peer: self._host.sent_bytes(peer, path) for peer, path in self._direct.items()}
-        self._idle = IdleLinks(tuple(self._direct), self._awareness.probe_idle_s, self._loop.time())
+        self._idle = IdleLinks(tuple(self._direct), self._awareness.probe_idle_s, self._timers.time())
         self._look()
 
     def _look(self) -> None:
-        now = self._loop.time()
+        now = self._timers.time()
         for peer, path in self._direct.items():
             sent = self._host.sent_bytes(peer, path)
             if sent != self._sent[peer]:
@@ -186,7 +194,7 @@ class SiteNetwork:
         due = self._idle.due(now)
         if due is not None:
             self._probe(due, self._direct[due])
-        self._looking = self._loop.call_later(PROBE_LOOK * self._awareness.probe_idle_s, self._look)
+        self._looking = self._timers.call_later(PROBE_LOOK * self._awareness.probe_idle_s, self._look)
 
     def _probe(self, peer: int, path: int) -> None:
         left = self._awareness.probe_bytes

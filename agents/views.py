@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-from agents.config import Config
+from agents.declared_network import DeclaredNetwork
 from agents.planning.base import NetworkView
 
 
 def network_view(
-    config: Config, rates: Mapping[tuple[int, int], float], members: tuple[int, ...]
+    config: DeclaredNetwork, rates: Mapping[tuple[int, int], float], members: tuple[int, ...]
 ) -> NetworkView:
     """The network among `members`, numbered by their place there (own).
 

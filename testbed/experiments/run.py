@@ -59,7 +59,7 @@ def run_experiment(
 
     require_root("an emulated run")
     with (
-        _standing_testbed(experiment, testbed, keep, allow_degraded, say) as info,
+        testbed_for(experiment, testbed, keep, allow_degraded, say) as info,
         RunDirectory(path, experiment, "emulated") as run,
     ):
         on_directory(run.path)
@@ -69,7 +69,7 @@ def run_experiment(
 
 
 @contextmanager
-def _standing_testbed(
+def testbed_for(
     experiment: LoadedExperiment, name: str | None, keep: bool, allow_degraded: bool, say: Say
 ) -> Iterator[TestbedInfo]:
     """The testbed for an experiment; one that had to be brought up is taken down again, unless kept."""

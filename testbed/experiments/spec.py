@@ -124,7 +124,8 @@ def open_experiment(name_or_path: str | Path, overrides: Mapping[str, Any] | Non
 
     Args:
         name_or_path: a plain word is looked up in the library first, then as a file.
-        overrides: top-level keys that replace those of the file.
+        overrides: keys that replace those of the file; a dot goes down, as in `training.chunk_elements` or
+            `schedulers.0.options`.
 
     Raises:
         InvalidFileError: naming the file, the line, the key and what to do.
@@ -133,10 +134,30 @@ def open_experiment(name_or_path: str | Path, overrides: Mapping[str, Any] | Non
     document = read_yaml(path)
     if overrides and isinstance(document.data, dict):
         for key, value in overrides.items():
-            document.data[key] = value
+            _override(document.data, key, value)
     spec = document.validate(Experiment)
     topology = _load_topology(spec.topology, path.parent, document)
     return _check(document, spec, topology, path.read_text(encoding="utf-8"))
+
+
+def _override(data: Any, key: str, value: Any) -> None:
+    """Put a value where a dotted key says, making maps on the way."""
+    *above, last = key.split(".")
+    place = data
+    for depth, step in enumerate([*above, last]):
+        here = ".".join([*above, last][:depth])
+        if isinstance(place, list):
+            if not step.isdecimal() or int(step) >= len(place):
+                raise InvalidFileError(f"{key}: {here} is a list of {len(place)}", hint="its entries are 0, 1, ...")
+        elif not isinstance(place, dict):
+            raise InvalidFileError(f"{key}: {here} is {place!r:.40}, not a map", hint=f"set {here} itself")
+        at: Any = int(step) if isinstance(place, list) else step
+        if depth == len(above):
+            place[at] = value
+        elif isinstance(place, dict):
+            place = place.setdefault(at, {})
+        else:
+            place = place[at]
 
 
 def experiment_from_text(text: str, source: str = "experiment") -> LoadedExperiment:

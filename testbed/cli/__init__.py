@@ -22,7 +22,8 @@ from testbed.cli.errors import exit_code_of
 ORDER = (
     *("doctor", "validate", "graph", "plan", "bound", "demo"),
     *("up", "list", "status", "dashboard", "calibrate", "link", "exec", "shell", "ps"),
-    *("run", "runs", "report", "compare", "torchrun", "coflow", "trace", "next_steps", "down", "clean", "reference"),
+    *("run", "runs", "report", "compare", "sweep", "torchrun", "coflow", "trace"),
+    *("next_steps", "down", "clean", "reference"),
 )
 
 HELP = """An emulated multi-datacenter testbed for geo-distributed training.

@@ -23,6 +23,13 @@ def compare(
     runs: Annotated[Path, typer.Option("--runs", help="The folder that holds the run directories.")] = Path(
         RUNS
     ),
+    html: Annotated[
+        bool, typer.Option("--html", help="Write one self-contained page with a figure instead.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="The page's file; compare-A.html in RUN_B when left out."),
+    ] = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Set two runs side by side, scheduler by scheduler; ratios are B over A."""
@@ -33,9 +40,16 @@ def compare(
     from testbed.report.summary import summarise_run
     from testbed.report.text import render_comparison
 
-    a, b = (summarise_run(read_run(find_run(run, runs)), bound_seconds) for run in (run_a, run_b))
+    directory = find_run(run_b, runs)
+    a, b = (summarise_run(read_run(run), bound_seconds) for run in (find_run(run_a, runs), directory))
     comparison = compare_runs(a, b)
-    if format is Format.JSON:
+    if html or out is not None:
+        from testbed.cli.report import write_page
+        from testbed.report.compare_page import render_compare_page
+
+        path = out or directory / f"compare-{a.manifest.id}.html"
+        write_page(lambda: render_compare_page(comparison), path, format)
+    elif format is Format.JSON:
         print_json(comparison_to_json(comparison))
     else:
         console().print(render_comparison(comparison))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -52,16 +53,24 @@ def report(
 def _write_page(run: str, runs: Path, out: Path | None, format: Format) -> None:
     from testbed.report.bounds import bound_seconds
     from testbed.report.find import find_run
-
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise CannotHonourError("the page's figures need matplotlib", hint="pip install 'matplotlib>=3.8'") from None
     from testbed.report.html import PAGE, render_page
 
     directory = find_run(run, runs)
-    page = render_page(directory, bound_seconds)
-    path = directory / PAGE if out is None else out
+    write_page(lambda: render_page(directory, bound_seconds), directory / PAGE if out is None else out, format)
+
+
+def write_page(render: Callable[[], str], path: Path, format: Format) -> None:
+    """Write a page with figures and say where it is.
+
+    Raises:
+        CannotHonourError: nothing can draw here, or the file cannot be written.
+    """
+    try:
+        page = render()
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        raise CannotHonourError("the page's figures need matplotlib", hint="pip install 'matplotlib>=3.8'") from None
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:

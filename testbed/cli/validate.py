@@ -1,4 +1,4 @@
-"""`testbed validate FILE`: is this topology or experiment file right, and what does it come to?"""
+"""`testbed validate FILE`: is this topology, experiment or sweep right, and what does it come to?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def validate(
         str,
         typer.Argument(
             metavar="FILE",
-            help="An experiment or a topology: a file, a library name, one made by rule such as ring-6.",
+            help="A topology, an experiment or a sweep: a file, a library name, one made by rule such as ring-6.",
         ),
     ],
     resolved: Annotated[
@@ -39,7 +39,7 @@ def validate(
     ] = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Check a topology or experiment file; the first thing wrong is named with its line and the fix.
+    """Check a topology, experiment or sweep file; the first thing wrong is named with its line and the fix.
 
     What had to be changed in a foreign file to make a topology of it is told on stderr.
     """
@@ -61,7 +61,8 @@ def check(file: str) -> tuple[str, str, dict[str, int], dict[str, Any], tuple[st
     Raises:
         InvalidFileError: it is neither kind, or something in it is wrong.
     """
-    if kind_of(file) == "topology":
+    kind = kind_of(file)
+    if kind == "topology":
         loaded = open_topology(file)
         topology = loaded.topology
         counts = {"sites": len(topology.sites), "links": len(topology.links)}
@@ -69,13 +70,20 @@ def check(file: str) -> tuple[str, str, dict[str, int], dict[str, Any], tuple[st
     # Imported only here: checking a topology needs nothing of the experiments.
     from testbed.experiments.spec import open_experiment
 
+    if kind == "sweep":
+        from testbed.experiments.sweep import load_sweep
+
+        sweep = load_sweep(file)
+        counts = {"points": len(sweep.points)}
+        return "sweep", sweep.spec.name, counts, sweep.spec.model_dump(mode="json"), ()
+
     experiment = open_experiment(file)
     counts = {"segments": len(experiment.segments), "repeats": experiment.spec.repeats}
     return "experiment", experiment.spec.name, counts, experiment.resolved(), ()
 
 
 def kind_of(file: str) -> str:
-    """ "topology" or "experiment": told by the name itself, by the library that has it, or by the file."""
+    """ "topology", "experiment" or "sweep": told by the name itself, by the library that has it, or by the file."""
     if is_topology_name(file):
         return "topology"
     experiments = _experiment_library()
@@ -92,11 +100,13 @@ def kind_of(file: str) -> str:
         return "topology"
     document = read_yaml(base)
     keys = set(document.data) if isinstance(document.data, dict) else set()
+    if "axes" in keys:
+        return "sweep"
     as_topology, as_experiment = len(keys & TOPOLOGY_KEYS), len(keys & EXPERIMENT_KEYS)
     if as_topology == as_experiment == 0:
         hint = (
             "a topology has the keys name, sites, links; "
-            "an experiment has name, topology, training, schedulers"
+            "an experiment has name, topology, training, schedulers; a sweep has axes"
         )
         raise document.error((), "this is neither a topology nor an experiment", hint=hint)
     return "topology" if as_topology >= as_experiment else "experiment"

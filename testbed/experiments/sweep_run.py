@@ -104,8 +104,8 @@ def run_sweep(
         with _network(sweep.experiments[places[0]], allow_degraded, say) as testbed:
             for place in places:
                 point = sweep.points[place]
-                say(f"point {len(directory.rows) - left + 1} of {len(directory.rows)}, "
-                    f"{estimate(durations, left)}: {point}")  # fmt: skip
+                number = len(directory.rows) - left + 1
+                say(f"point {number} of {len(directory.rows)}: {point} ({estimate(durations, left)})")
                 started = time.monotonic()
                 if _run_point(sweep.experiments[place], directory, place, testbed, allow_degraded, point, say):
                     durations.append(time.monotonic() - started)

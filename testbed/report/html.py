@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -19,9 +19,9 @@ from testbed.dashboard.replay import read_replay
 from testbed.events import read_events
 from testbed.experiments.manifest import EXPERIMENT, RESOLVED, TOPOLOGY, TRACE, Manifest
 from testbed.report import figures_run
+from testbed.report import html_parts as parts
 from testbed.report.figures import BLACK, Figure, style_of
 from testbed.report.figures_links import utilisation
-from testbed.report.html_style import STYLE
 from testbed.report.measurements import Measurements, read_run
 from testbed.report.summary import Bound, RunResult, SchedulerResult, summarise_run
 from testbed.report.text import NONE, seconds
@@ -68,7 +68,11 @@ def render_page(directory: Path, bound: Bound | None = None) -> str:
     drawn = {figure.name: figure for figure in figures if figure is not None}
     sections = [
         ("result", "Result", _result(run, result)),
-        *((figure.name, figure.title, _figure(figure)) for figure in drawn.values() if figure.name != "fidelity"),
+        *(
+            (figure.name, figure.title, parts.figure_block(figure))
+            for figure in drawn.values()
+            if figure.name != "fidelity"
+        ),
         ("fidelity", "Fidelity", _fidelity(run.manifest, drawn.get("fidelity"))),
         ("network", "Network", _network(directory, run.manifest)),
         ("events", "Events", _events(replay["events"])),
@@ -82,21 +86,11 @@ def render_page(directory: Path, bound: Bound | None = None) -> str:
         '<nav aria-label="Sections">'
         + "".join(f'<a href="#{anchor}">{escape(title)}</a>' for anchor, title, _ in sections)
         + "</nav><main>",
-        *(
-            f'<section class="card" id="{anchor}"><h2>{escape(title)}</h2>{content}</section>'
-            for anchor, title, content in sections
-        ),
+        *(parts.card(*section) for section in sections),
         f"</main><footer>stormbed {escape(run.manifest.versions.get('stormbed', ''))}, from the files of "
         f"<code>{escape(run.manifest.id)}</code></footer>",
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body></html>\n"
-    )
+    return parts.page(title, body)
 
 
 def _traces(directory: Path, manifest: Manifest) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -135,10 +129,6 @@ def _chip(word: str, text: str = "") -> str:
     return f'<span class="chip {_TONES.get(word, "plain")}">{escape(text or word)}</span>'
 
 
-def _figure(figure: Figure) -> str:
-    return f'<p class="reading">{escape(figure.reading)}</p><figure>{figure.svg}</figure>'
-
-
 def _result(run: Measurements, result: RunResult) -> str:
     rows = result.schedulers
     columns: list[tuple[str, Callable[[SchedulerResult], str]]] = [
@@ -157,7 +147,7 @@ def _result(run: Measurements, result: RunResult) -> str:
     ]
     # A column in which nobody has anything would only be in the way.
     columns = [column for column in columns if any(column[1](row) != NONE for row in rows)]
-    table = _table(
+    table = parts.table(
         ["scheduler", *(name for name, _ in columns)],
         [[_key(row.scheduler, run.manifest), *(escape(cell(row)) for _, cell in columns)] for row in rows],
         numeric=range(1, len(columns) + 1),
@@ -174,7 +164,7 @@ def _result(run: Measurements, result: RunResult) -> str:
 def _key(scheduler: str, manifest: Manifest) -> str:
     colour = style_of(scheduler, manifest).colour
     shown = "var(--black)" if colour == BLACK else colour
-    return f'<span class="name"><span class="key" style="background:{shown}"></span>{escape(scheduler)}</span>'
+    return parts.key(scheduler, shown)
 
 
 def _interval(row: SchedulerResult) -> str:
@@ -216,7 +206,7 @@ def _fidelity(manifest: Manifest, figure: Figure | None) -> str:
             if found.run.get(key) is not None:
                 facts.append((name, _number(float(found.run[key]), factor, unit)))
         facts.append(("packets dropped by full queues", f"{found.run.get('queue_drops', 0):,}"))
-    return f"<p>{_chip(found.verdict)}</p>{reasons}{_facts(facts)}{_figure(figure) if figure else ''}"
+    return f"<p>{_chip(found.verdict)}</p>{reasons}{parts.facts(facts)}{parts.figure_block(figure) if figure else ''}"
 
 
 def _network(directory: Path, manifest: Manifest) -> str:
@@ -239,7 +229,7 @@ def _network(directory: Path, manifest: Manifest) -> str:
         f'<figure class="map"><img alt="Drawing of the network {escape(topology.name, quote=True)}" '
         f'src="data:image/svg+xml;base64,{picture}"></figure>'
         f"<details><summary>{len(links)} directed links</summary>"
-        f'<div class="tall">{_table(columns, links, numeric=range(2, 6))}</div></details>'
+        f'<div class="tall">{parts.table(columns, links, numeric=range(2, 6))}</div></details>'
     )
 
 
@@ -248,7 +238,7 @@ def _events(events: Sequence[dict[str, Any]]) -> str:
         return ""
     rows = [[f"{event['t']:.2f}", escape(event["level"]), escape(event["text"])] for event in events[:_MOST_EVENTS]]
     more = len(events) - len(rows)
-    table = _table(["seconds", "level", "what happened"], rows, numeric=(0,))
+    table = parts.table(["seconds", "level", "what happened"], rows, numeric=(0,))
     cut = f'<p class="reading">and {more} more in events.jsonl and changes.csv</p>' if more > 0 else ""
     return f'<div class="tall">{table}</div>{cut}'
 
@@ -276,8 +266,8 @@ def _experiment(directory: Path, manifest: Manifest) -> str:
     try:
         text = (directory / EXPERIMENT).read_text(encoding="utf-8")
     except OSError:
-        return _facts(facts)
-    return f"{_facts(facts)}<details><summary>{EXPERIMENT}</summary><pre>{escape(text)}</pre></details>"
+        return parts.facts(facts)
+    return f"{parts.facts(facts)}<details><summary>{EXPERIMENT}</summary><pre>{escape(text)}</pre></details>"
 
 
 def _machine(manifest: Manifest) -> str:
@@ -297,19 +287,3 @@ def _reproduce(manifest: Manifest) -> str:
     lines += ["# the same from the run directory, every default and override written out"]
     lines += [f"testbed run {RESOLVED}", "testbed report last --html", f"testbed compare {manifest.id} last"]
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
-
-
-def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts)
-    return f'<dl class="facts">{rows}</dl>' if rows else ""
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = ()) -> str:
-    """Cells are HTML already; those of `numeric` columns stand to the right."""
-    right = set(numeric)
-    kind = [' class="n"' if k in right else "" for k in range(len(columns))]
-    head = "".join(f'<th scope="col"{kind[k]}>{escape(name)}</th>' for k, name in enumerate(columns))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind[k]}>{cell}</td>" for k, cell in enumerate(row)) + "</tr>" for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

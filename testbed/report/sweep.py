@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from agents.planning.registry import Style
 from testbed.experiments.manifest import Manifest
 from testbed.experiments.sweep import REPLICATES, label
+from testbed.report import html_parts as parts
 from testbed.report.figures import CARD, INK, Figure, drawing, style_of, themed, to_svg
-from testbed.report.html_style import STYLE, table
 from testbed.report.stats import Summary, summarise
 from testbed.report.text import NONE, seconds
 
@@ -155,9 +153,14 @@ def _scale(
     plot: Axes, shown: Mapping[str, Sequence[Cell]], bounds: Mapping[float, float], categories: Sequence[str] | None
 ) -> None:
     """Logarithmic axes where values are far apart; words where the axis has no numbers."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
     times = [cell.summary.mean for line in shown.values() for cell in line] + list(bounds.values())
     if min(times) > 0 and max(times) / min(times) > _LOG_RATIO:
         plot.set_yscale("log")
+        plot.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        plot.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        plot.yaxis.set_minor_locator(NullLocator())
     else:
         plot.set_ylim(0, max(times) * 1.15)
     if categories is not None:
@@ -168,7 +171,7 @@ def _scale(
     if places[0] > 0 and places[-1] / places[0] > _LOG_RATIO:
         plot.set_xscale("log")
     plot.set_xticks(places, [f"{place:,g}" if abs(place) < 1e4 else f"{place:,.0f}" for place in places])
-    plot.minorticks_off()
+    plot.xaxis.set_minor_locator(NullLocator())
 
 
 def _categories(rows: Sequence[Row], axis: str) -> list[str] | None:
@@ -200,22 +203,17 @@ def render_page(name: str, axes: Sequence[str], rows: Sequence[Row], drawn: Figu
     """One self-contained page: the figure and the table."""
     done = sum(row["status"] == "completed" for row in rows)
     columns = [*axes, *(f"{name}, s" for name in schedulers_of(rows)), "state"]
-    numbers = range(len(axes), len(columns) - 1)
     content = [[escape(cell) for cell in row] for row in table_rows(axes, rows)]
-    picture = "" if drawn is None else (
-        f'<section class="card"><h2>{escape(drawn.title)}</h2><p class="reading">{escape(drawn.reading)}</p>'
-        f"<figure>{drawn.svg}</figure></section>"
-    )  # fmt: skip
     failures = "".join(
         f'<p class="note bad">{escape(", ".join(f"{k} {label(v)}" for k, v in row["values"].items()))}: '
         f"{escape(row['failure'])}</p>"
-        for row in itertools.islice((row for row in rows if row["status"] == "failed"), 50)
+        for row in rows
+        if row["status"] == "failed"
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>sweep {escape(name)}</title><style>{STYLE}</style></head>\n<body>\n"
-        f"<header><h1>{escape(name)}</h1><p>{done} of {math.prod((len(rows), 1))} points</p></header><main>{picture}"
-        f'<section class="card"><h2>Points</h2>{table(columns, content, numbers)}{failures}</section>'
-        "</main></body></html>\n"
-    )
+    body = [
+        f"<header><h1>{escape(name)}</h1><p>{done} of {len(rows)} points</p></header><main>",
+        parts.card(drawn.name, drawn.title, parts.figure_block(drawn)) if drawn else "",
+        parts.card("points", "Points", parts.table(columns, content, range(len(axes), len(columns) - 1)) + failures),
+        "</main>",
+    ]
+    return parts.page(f"sweep {name}", body)

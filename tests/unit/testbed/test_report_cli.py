@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,13 @@ def test_run_then_report_then_list_then_compare(app: typer.Typer) -> None:
     assert compared["a"]["id"] == ids[0]
     assert compared["differences"] == ["seed: 1, 2"]
     assert "B / A" in said(app, "compare", ids[0], "last")
+    made = Path(said(app, "compare", ids[0], "last", "--html").split(" (")[0])
+    page = made.read_text()
+    assert made.name == f"compare-{ids[0]}.html"
+    assert "<script" not in page and page.count("<svg") == 1 and "seed: 1, 2" in page
+    # Both runs of each scheduler, with the means that the table has.
+    for letter in "AB":
+        assert len(re.findall(rf">{letter} [0-9.]+<", page)) == len(compared["schedulers"])
 
 
 def test_compare_says_when_no_scheduler_is_in_both(app: typer.Typer) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from agents import metrics
+from agents.chunk_frames import KIND as CHUNK
+from agents.coflow_site import CoflowSite
 from agents.config import Config
 from agents.coordinator_link import CoordinatorLink
 from agents.job import JobDescription
@@ -54,6 +56,7 @@ class Agent:
         self.transport = Transport(
             site, dict(enumerate(config.addresses.data)), self, first_hops=config.first_hops(site)
         )
+        self.coflows = CoflowSite(site, self.transport)
         self.coordinator = CoordinatorLink(
             config.addresses.coordinator, site, self._coordinator_said, self._coordinator_lost
         )
@@ -81,6 +84,7 @@ class Agent:
         for job in self.jobs.values():
             job.fail(f"the agent of {self.name} was stopped")
         await self.coordinator.close()
+        await self.coflows.close()
         self._local.close()
         await self.transport.close()
         await self._metrics.close()
@@ -104,7 +108,7 @@ class Agent:
         if job is None:
             # A job is open at all sites before its workers run, so this one is over.
             self.late_frames += 1
-        elif header.get("kind") == "chunk":
+        elif header.get("kind") == CHUNK:
             job.network.observe(peer, path, header, len(frame.payload))
             job.chunk(header, frame.payload)
             if job.collectives.held_bytes:
@@ -181,6 +185,10 @@ class Agent:
             if kind == "open":
                 self._open_job(JobDescription.from_dict(body))
                 return
+            if kind == "coflow":
+                address = body["address"]
+                self.coflows.follow(None if address is None else (str(address[0]), int(address[1])))
+                return
             if kind == "refused":
                 raise ProtocolError(f"refused by the coordinator: {body['why']}")
             job = self.jobs.get(body["job"])
@@ -216,6 +224,7 @@ class Agent:
 
     def _open_job(self, description: JobDescription) -> None:
         site = description.members.index(self.site)
+        self.coflows.opened(description)
         self.jobs[description.wire] = SiteJob(description, site, self)
         self.coordinator.send("opened", {"job": description.wire})
 
@@ -224,6 +233,7 @@ class Agent:
             job.fail(f"the agent of {self.name} lost the coordinator: {reason}")
             del self.jobs[job.job.wire]
             self._drop(job)
+        self.coflows.follow(None)
 
     def _drop(self, job: SiteJob) -> None:
         """Nobody may join it any more, and what it left in the queues is not sent."""
@@ -231,6 +241,7 @@ class Agent:
             del self._open[job.job.name]
             self.failed_jobs += job.failure is not None
         self.transport.drop(job.job.wire)
+        self.coflows.forget(job.job)
         self._hold()
 
     # ---- a job's host
@@ -247,7 +258,16 @@ class Agent:
         sent: Callable[[], None] | None,
         stamp: bool = False,
     ) -> None:
-        self.transport.send(peer, path, header, payload, order=order, owner=owner, sent=sent, stamp=stamp)
+        placed = self.coflows.placement(owner) if header.get("kind") == CHUNK else None
+        self.transport.send(
+            peer, path, header, payload, order=order, owner=owner, sent=sent, stamp=stamp, placed=placed
+        )
+
+    def collective_ready(self, job: JobDescription, seq: int) -> None:
+        self.coflows.ready(job, seq)
+
+    def collective_done(self, job: JobDescription, seq: int) -> None:
+        self.coflows.done(job, seq)
 
     def send_probe(self, peer: int, path: int, header: Header, payload: bytes, owner: str) -> None:
         self.transport.send(peer, path, header, payload, owner=owner, stamp=True)

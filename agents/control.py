@@ -11,9 +11,9 @@ from typing import Any, Final, Self
 
 from agents import wire
 from agents.config import Config
+from agents.errors_on_wire import error_from_dict
 from agents.wire import ProtocolError
-from topologies import errors
-from topologies.errors import DeadlineError, RunFailedError, StormbedError
+from topologies.errors import DeadlineError, RunFailedError
 
 CONNECT_SECONDS: Final = 30.0
 # The coordinator sends a sign of life every few seconds.
@@ -99,6 +99,10 @@ class CoordinatorClient:
         """Plan with these bit/s from the next segment on, by (from, to); other links keep theirs."""
         self._call("rates", rates=[[src, dst, bps] for (src, dst), bps in rates.items()])
 
+    def follow_coflow(self, address: tuple[str, int] | None) -> None:
+        """Let all agents follow the coflow coordinator at an address, until this connection ends or None."""
+        self._call("coflow", address=None if address is None else list(address))
+
     def close(self) -> None:
         """Hang up. Jobs still open are stopped."""
         self._socket.close()
@@ -122,13 +126,9 @@ class CoordinatorClient:
                 self._socket.sendall(wire.encode_bytes({"kind": verb}, body))
                 answer = self._receive(verb)
             except TimeoutError:
-                raise RunFailedError(
-                    f"the coordinator was silent for {SILENCE_SECONDS:g} s during {verb}"
-                ) from None
+                raise RunFailedError(f"the coordinator was silent for {SILENCE_SECONDS:g} s during {verb}") from None
             except OSError as error:
-                raise RunFailedError(
-                    f"the connection to the coordinator failed during {verb}: {error}"
-                ) from None
+                raise RunFailedError(f"the connection to the coordinator failed during {verb}: {error}") from None
         if "error" in answer:
             raise error_from_dict(answer["error"])
         return answer.get("result")
@@ -147,17 +147,6 @@ class CoordinatorClient:
             if not count:
                 raise RunFailedError(f"the coordinator ended during {verb}")
             self._decoder.advance(count)
-
-
-def error_from_dict(plain: Mapping[str, Any]) -> StormbedError:
-    """The inverse of `agents.coordinator.error_to_dict`; classes that are not in `topologies.errors` become
-    their nearest ancestor there by exit code."""
-    if plain.get("type") == "DeadlineError":
-        return DeadlineError(plain["what"], plain["seconds"], hint=plain["hint"])
-    kind = getattr(errors, plain["type"], None)
-    if not (isinstance(kind, type) and issubclass(kind, StormbedError)):
-        kind = {2: errors.UsageError, 5: RunFailedError}.get(plain["exit_code"], StormbedError)
-    return kind(plain["message"], hint=plain["hint"])
 
 
 def _dial(address: tuple[str, int], timeout: float) -> socket.socket:

@@ -20,6 +20,7 @@ from agents import metrics, wire
 from agents.config import Config
 from agents.coordinator_job import CoordinatedJob
 from agents.daemon import run_daemon
+from agents.errors_on_wire import error_to_dict
 from agents.job import JobDescription
 from agents.network_watch import NetworkWatch
 from agents.options import AuxiliaryOptions, AwarenessOptions
@@ -75,6 +76,7 @@ class Coordinator:
         self._tasks: dict[FrameStream, set[asyncio.Task[None]]] = {}
         self._streams: set[FrameStream] = set()
         self._server: asyncio.Server | None = None
+        self._coflow: tuple[FrameStream, list[Any]] | None = None  # whose coflow coordinator, and where
         self._metrics = metrics.Server(metrics.CoordinatorCollector(self))
 
     async def start(self) -> None:
@@ -128,6 +130,8 @@ class Coordinator:
         self.agents[site] = stream
         self._pids[site] = int(body.get("pid", 0))
         stream.on_frame = lambda stream, kind, body: self._agent_said(site, kind, body)
+        if self._coflow is not None:
+            stream.send("coflow", {"address": self._coflow[1]})
         self._notify_agents()
 
     def _ended(self, stream: FrameStream, reason: str) -> None:
@@ -143,6 +147,8 @@ class Coordinator:
                         job.site_lost(place, f"its agent (pid {self._pids[site]}) is gone: {reason}")
         for task in self._tasks.pop(stream, ()):
             task.cancel()
+        if self._coflow is not None and self._coflow[0] is stream:
+            self._follow_coflow(None)
         for name in self._owners.pop(stream, ()):
             for job in [job for job in self.jobs.values() if job.name == name]:
                 job.abort(f"the runner that opened job {name} is gone: {reason}")
@@ -180,6 +186,7 @@ class Coordinator:
             "close_job": self._close_job,
             "abort": self._abort,
             "rates": self._set_rates,
+            "coflow": self._set_coflow,
             "status": self._status,
         }
         try:
@@ -247,9 +254,7 @@ class Coordinator:
             )
         scheduler = segment.get("scheduler")
         if scheduler is None and found.machine.policy is None:
-            raise UsageError(
-                f"segment {segment.get('label')} of job {job} names no scheduler, and none is in use"
-            )
+            raise UsageError(f"segment {segment.get('label')} of job {job} names no scheduler, and none is in use")
         watch = self._watch(found, segment)
         before = found.machine.version
         plan = None
@@ -320,6 +325,17 @@ class Coordinator:
             changed[link] = float(bps)
         self.rates.update(changed)
 
+    async def _set_coflow(self, stream: FrameStream, address: list[Any] | None) -> None:
+        """Let the agents follow a coflow coordinator (host and port; None: no more), while the runner lives."""
+        if address is not None and self._coflow is not None and self._coflow[0] is not stream:
+            raise UsageError("another runner's coflow coordinator is followed already", hint="wait for its end")
+        self._follow_coflow(None if address is None else (stream, [str(address[0]), int(address[1])]))
+
+    def _follow_coflow(self, followed: tuple[FrameStream, list[Any]] | None) -> None:
+        self._coflow = followed
+        for agent in self.agents.values():
+            agent.send("coflow", {"address": None if followed is None else followed[1]})
+
     async def _status(self, stream: FrameStream) -> dict[str, Any]:
         names = self.config.topology.site_names
         return {
@@ -366,15 +382,6 @@ class Coordinator:
     def _notify_agents(self) -> None:
         self._agents_changed.set()
         self._agents_changed = asyncio.Event()
-
-
-def error_to_dict(error: StormbedError) -> dict[str, Any]:
-    """An error for the runner; `agents.control` makes it one again."""
-    plain: dict[str, Any] = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
-    plain["exit_code"] = error.exit_code
-    if isinstance(error, DeadlineError):
-        plain["what"], plain["seconds"] = error.what, error.seconds
-    return plain
 
 
 def main() -> int:

@@ -26,6 +26,7 @@ class CoordinatorLink:
         site: index of this agent's site, said in the greeting.
         on_frame: called with (kind, body) for every frame.
         on_lost: called with the reason when an established connection has ended.
+        name: what is at the other end, for the log.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class CoordinatorLink:
         site: int,
         on_frame: Callable[[str, dict[str, Any]], None],
         on_lost: Callable[[str], None],
+        name: str = "coordinator",
     ) -> None:
         self._address = address
         self._site = site
         self._on_frame = on_frame
         self._on_lost = on_lost
+        self._name = name
         self._stream: FrameStream | None = None
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -99,5 +102,5 @@ class CoordinatorLink:
         self._ended.set()
         if self._stream is stream:
             self._stream = None
-            log.warning("lost the coordinator: %s", reason)
+            log.warning("lost the %s: %s", self._name, reason)
             self._on_lost(reason)

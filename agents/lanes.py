@@ -1,6 +1,6 @@
 """The sending half of the transport: one connection per lane and the queue in front of it.
 
-A lane is (peer, path, class). Its connection is opened by the sender, bound to the site's WAN address and
+A lane is (peer, path, class, stream). Its connection is opened by the sender, bound to the site's WAN address and
 marked with the path's TOS before the handshake, and never marked anew. The kernel is given little more than
 it can send at once (`TCP_NOTSENT_LOWAT`), so that the backlog stays here, where it is ordered and counted.
 The send buffer itself is left to the kernel: it must hold what is in flight, which a fixed size would cap.
@@ -9,18 +9,16 @@ The send buffer itself is left to the kernel: it must hold what is in flight, wh
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import heapq
 import os
 import socket
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from agents import wire
+from agents.lane_socket import limit_unsent, mark, unacknowledged, unsent
 from topologies import dscp
 
 NOTSENT_LOWAT: Final = 256 * 1024
@@ -33,25 +31,40 @@ CONNECT_SECONDS: Final = 20.0
 ATTEMPT_SECONDS: Final = 5.0
 FIRST_RETRY_SECONDS: Final = 0.05
 LAST_RETRY_SECONDS: Final = 1.0
-# In <linux/in.h> and <netinet/tcp.h>, not in the socket module of Python 3.11.
-IP_BIND_ADDRESS_NO_PORT: Final = 24
-TCP_NOTSENT_LOWAT: Final = 25
-# In <linux/sockios.h>.
-SIOCOUTQ: Final = 0x5411
-SIOCOUTQNSD: Final = 0x894B
-TCP_RTO_MAX_MS: Final = 44
-# A link that comes back after a minute is tried again within this time, not after another minute.
-LONGEST_RETRANSMISSION_MS: Final = 2000
-
 Order = tuple[float, ...]
 
 
 class LaneId(NamedTuple):
-    """Which connection: the peer's site index, the path's number at this source, the class."""
+    """Which connection: the peer's site index, the path's number at this source, the class.
+
+    Stream 0 is everybody's; a job that shares a link by a connection of its own has a number of its own.
+    """
 
     peer: int
     path: int
     cls: int
+    stream: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a frame waits among those of other jobs: its lane's class and stream, and its key there.
+
+    Frames without a key go before all that have one.
+    """
+
+    cls: int = 0
+    stream: int = 0
+    key: Order = ()
+
+
+class LaneGate(Protocol):
+    """What lets lanes that leave by one link send (`agents.uplink`)."""
+
+    def wants(self, lane: Lane, key: Order) -> None: ...
+    def admits(self, lane: Lane) -> bool: ...
+    def moved(self, lane: Lane) -> None: ...
+    def idle(self, lane: Lane) -> None: ...
 
 
 @dataclass(slots=True)
@@ -65,7 +78,10 @@ class LaneCounters:
 
 
 @dataclass(order=True, slots=True)
-class _Waiting:
+class Waiting:
+    """A frame that has not begun to leave. `order` counts within its job, `key` among jobs."""
+
+    key: Order
     order: Order
     arrival: int
     head: bytes = field(compare=False)
@@ -73,6 +89,8 @@ class _Waiting:
     owner: str = field(compare=False)
     sent: Callable[[], None] | None = field(compare=False)
     stamp: bool = field(compare=False)
+    placed: bool = field(compare=False, default=False)
+    since_ns: int = field(compare=False, default=0)
 
 
 class Lane:
@@ -85,6 +103,10 @@ class Lane:
         hello: the frame that opens the stream.
         counters: updated as bytes leave.
         on_lost: called once per lost connection with the reason; frames then waiting are gone.
+        on_left: called with the frames that begin to leave and were placed by a policy.
+
+    Attributes:
+        gate: asked before frames leave; None lets all of them.
     """
 
     def __init__(
@@ -96,15 +118,20 @@ class Lane:
         hello: bytes,
         counters: LaneCounters,
         on_lost: Callable[[LaneId, str], None],
+        on_left: Callable[[Waiting], None] = lambda item: None,
+        notsent_bytes: int = NOTSENT_LOWAT,
     ) -> None:
         self.id = lane
         self.counters = counters
+        self.gate: LaneGate | None = None
         self._address = address
         self._source = source
         self._hello = hello
         self._on_lost = on_lost
+        self._on_left = on_left
+        self._notsent_bytes = notsent_bytes
         self._loop = asyncio.get_running_loop()
-        self._heap: list[_Waiting] = []
+        self._heap: list[Waiting] = []
         self._arrivals = 0
         self._socket: socket.socket | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -112,6 +139,7 @@ class Lane:
         self._callbacks: list[Callable[[], None]] = []
         self._armed = False  # waiting for the socket to become writable
         self._scheduled = False  # a turn is due in this round of the loop
+        self._leaving_key: Order = ()  # of what the kernel has only a part of
 
     @property
     def waiting(self) -> int:
@@ -127,18 +155,31 @@ class Lane:
         owner: str = "",
         sent: Callable[[], None] | None = None,
         stamp: bool = False,
+        placed: Placement | None = None,
     ) -> None:
-        """Queue a frame. The smallest `order` goes first, equal ones in order of arrival.
+        """Queue a frame: the smallest key of `placed` first, then the smallest `order`, then as they came.
 
         `sent` is called when the kernel has all of it, so that the payload's memory may be used anew. With
         `stamp` the head, encoded with a place for it, is told the time when the frame begins to leave.
         """
-        heapq.heappush(self._heap, _Waiting(order, self._arrivals, head, payload, owner, sent, stamp))
+        key = placed.key if placed is not None else ()
+        now = time.monotonic_ns() if placed is not None else 0
+        self._push(Waiting(key, order, 0, head, payload, owner, sent, stamp, placed is not None, now))
+
+    def _push(self, item: Waiting) -> None:
+        item.arrival = self._arrivals
         self._arrivals += 1
+        heapq.heappush(self._heap, item)
+        self._tell_gate()
         if self._socket is None:
             if self._connecting is None:
                 self._connecting = self._loop.create_task(self._connect())
-        elif not self._armed and not self._scheduled:
+        else:
+            self.resume()
+
+    def resume(self) -> None:
+        """Take a turn soon, unless the kernel has enough already."""
+        if self._socket is not None and not self._armed and not self._scheduled:
             # Not at once: what else this round of the loop offers may come first, or share the system call.
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -147,8 +188,58 @@ class Lane:
         """Forget the owner's frames that have not begun to leave; their `sent` is never called."""
         kept = [item for item in self._heap if item.owner != owner]
         if len(kept) != len(self._heap):
-            heapq.heapify(kept)
-            self._heap = kept
+            self._keep(kept)
+
+    def rearrange(self, place: Callable[[str], Placement]) -> list[tuple[Placement, Waiting]]:
+        """Order waiting frames by new places of their owners.
+
+        Those that belong to other lanes now are taken out and returned, for these to `accept`.
+        """
+        kept: list[Waiting] = []
+        leaving: list[tuple[Placement, Waiting]] = []
+        for item in sorted(self._heap):
+            placement = place(item.owner) if item.placed else None
+            if placement is not None and (placement.cls, placement.stream) != self.id[2:]:
+                leaving.append((placement, item))
+                continue
+            if placement is not None:
+                item.key = placement.key
+            kept.append(item)
+        if self._heap:
+            self._keep(kept)
+        return leaving
+
+    def accept(self, placement: Placement, item: Waiting) -> None:
+        """A frame that waited in another lane before; it has waited since it was offered there."""
+        item.key = placement.key
+        self._push(item)
+
+    def limit_unsent(self, nbytes: int) -> None:
+        """How much the kernel is given beyond what it can send at once."""
+        self._notsent_bytes = nbytes
+        if self._socket is not None:
+            limit_unsent(self._socket, nbytes)
+
+    @property
+    def queued_bytes(self) -> int:
+        """What the kernel has of it that the peer has not acknowledged."""
+        return 0 if self._socket is None else unacknowledged(self._socket)
+
+    def _keep(self, items: list[Waiting]) -> None:
+        heapq.heapify(items)
+        self._heap = items
+        self._tell_gate()
+
+    def _tell_gate(self) -> None:
+        if self.gate is None:
+            return
+        keys = [self._leaving_key] if self._buffers else []
+        if self._heap:
+            keys.append(self._heap[0].key)
+        if keys:
+            self.gate.wants(self, min(keys))
+        else:
+            self.gate.idle(self)
 
     async def close(self) -> None:
         """Close without a report of loss; what is waiting is forgotten."""
@@ -165,13 +256,8 @@ class Lane:
         while True:
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp.encode(self.id.path, self.id.cls))
-                sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOTSENT_LOWAT)
-                with contextlib.suppress(OSError):  # Linux 6.15 and later
-                    sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_RETRANSMISSION_MS)
+                mark(sock, dscp.encode(self.id.path, self.id.cls))
+                limit_unsent(sock, self._notsent_bytes)
                 sock.bind((self._source, 0))
                 async with asyncio.timeout(ATTEMPT_SECONDS):
                     await self._loop.sock_connect(sock, self._address)
@@ -203,9 +289,12 @@ class Lane:
             return
         left = TURN_BYTES
         while left > 0:
-            if not self._buffers and not self._gather():
-                self._arm(False)
-                return
+            if not self._buffers:
+                held = self.gate is not None and bool(self._heap) and not self.gate.admits(self)
+                if held or not self._gather():
+                    self._arm(False)
+                    self._tell_gate()
+                    return
             try:
                 count = sock.sendmsg(self._buffers)
             except BlockingIOError:
@@ -215,14 +304,18 @@ class Lane:
                 return
             left -= count
             self.counters.bytes += count
+            if self.gate is not None:
+                self.gate.moved(self)
             if not self._consume(count):
                 break
         self._arm(True)
+        self._tell_gate()
 
     def _gather(self) -> bool:
         """Take the next frames from the queue."""
         total = frames = 0
         heap, buffers = self._heap, self._buffers
+        self._leaving_key = heap[0].key if heap else ()
         while heap and total < GATHER_BYTES and frames < GATHER_FRAMES:
             item = heapq.heappop(heap)
             buffers.append(wire.stamped(item.head, self._stamp()) if item.stamp else item.head)
@@ -230,6 +323,8 @@ class Lane:
                 buffers.append(item.payload)
             if item.sent is not None:
                 self._callbacks.append(item.sent)
+            if item.placed:
+                self._on_left(item)
             total += len(item.head) + item.payload.nbytes
             frames += 1
         self.counters.frames += frames
@@ -239,8 +334,8 @@ class Lane:
         """Now, and whether what left before is still in the kernel or under way."""
         assert self._socket is not None
         follows: bool | None = True
-        if not self._buffers and not _queued(self._socket, SIOCOUTQNSD):
-            follows = None if _queued(self._socket, SIOCOUTQ) else False
+        if not self._buffers and not unsent(self._socket):
+            follows = None if unacknowledged(self._socket) else False
         return wire.Stamp(time.monotonic_ns(), follows)
 
     def _consume(self, count: int) -> bool:
@@ -287,16 +382,12 @@ class Lane:
         self._heap.clear()
         self._buffers.clear()
         self._callbacks.clear()
+        self._tell_gate()
 
     def _lost(self, reason: str) -> None:
         self._reset()
         self.counters.losses += 1
         self._on_lost(self.id, reason)
-
-
-def _queued(sock: socket.socket, request: int) -> int:
-    """Bytes in a socket's send buffer: not acknowledged, or not even sent."""
-    return int(struct.unpack("i", fcntl.ioctl(sock, request, bytes(4)))[0])
 
 
 def _reason(error: BaseException) -> str:

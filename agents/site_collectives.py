@@ -62,6 +62,7 @@ class SiteCollectives:
         sender, network: what frames go out through, and what chooses their paths.
         tell: says something to the coordinator.
         done: told the number of a collective that is over here.
+        ready: told the number of one that all workers here have called.
 
     Attributes:
         completed, result_bytes, synchronisation: for the metrics.
@@ -78,6 +79,7 @@ class SiteCollectives:
         network: SiteNetwork,
         tell: Callable[..., None],
         done: Callable[[int], None],
+        ready: Callable[[int], None] = lambda seq: None,
     ) -> None:
         self.machine = SiteMachine(job.name, site, job.site_names)
         self.completed = self.result_bytes = 0
@@ -91,6 +93,7 @@ class SiteCollectives:
         self._network = network
         self._tell = tell
         self._done = done
+        self._ready = ready
         self._loop = asyncio.get_running_loop()
         self._under_way: dict[int, _UnderWay] = {}
         self._held: dict[int, int] = {}
@@ -113,6 +116,7 @@ class SiteCollectives:
         local.add(rank, call, data, table)
         if not local.missing:
             under_way.ready_ns = time.monotonic_ns()
+            self._ready(seq)
             self._begin(seq, under_way)
 
     def waiting_for(self, rank: int) -> tuple[int, Call | None] | None:

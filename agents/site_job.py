@@ -26,6 +26,12 @@ from topologies.errors import StormbedError, UsageError
 class Host(NetworkHost, FrameSender, Protocol):
     """What a job needs of its agent."""
 
+    def collective_ready(self, job: JobDescription, seq: int) -> None:
+        """All workers of the site have called a collective."""
+
+    def collective_done(self, job: JobDescription, seq: int) -> None:
+        """The site has all results of a collective."""
+
 
 @dataclass(slots=True)
 class JobProgress:
@@ -73,10 +79,9 @@ class SiteJob:
             network=self.network,
             tell=self._tell,
             done=self._collective_done,
+            ready=lambda seq: host.collective_ready(job, seq),
         )
-        self.messages = SiteMessages(
-            self.ranks, site, job.deadline_s, send=self._send_message, fault=self.fault
-        )
+        self.messages = SiteMessages(self.ranks, site, job.deadline_s, send=self._send_message, fault=self.fault)
 
     @property
     def name(self) -> str:
@@ -217,6 +222,7 @@ class SiteJob:
     def _collective_done(self, seq: int) -> None:
         for worker in self._workers.values():
             worker.link.send({"kind": "done", "seq": seq})
+        self._host.collective_done(self.job, seq)
 
     def control(self, message: ToSite) -> None:
         """The coordinator's word."""

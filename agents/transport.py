@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from agents import wire
-from agents.lanes import Lane, LaneCounters, LaneId, Order
+from agents.lanes import NOTSENT_LOWAT, Lane, LaneCounters, LaneId, Order, Placement, Waiting
+from agents.uplink import Uplink
 from agents.wire import Frame, Header, ProtocolError
 
 log = logging.getLogger(__name__)
@@ -166,6 +167,9 @@ class Transport:
         self._first_hops = first_hops or {}
         self._lanes: dict[LaneId, Lane] = {}
         self._server: asyncio.Server | None = None
+        self._uplinks: dict[int, Uplink] | None = None  # by first hop, while gates are in use
+        self._notsent_bytes = NOTSENT_LOWAT
+        self.on_left: Callable[[Waiting], None] = lambda item: None
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is not this machine's or is taken."""
@@ -197,6 +201,7 @@ class Transport:
         owner: str = "",
         sent: Callable[[], None] | None = None,
         stamp: bool = False,
+        placed: Placement | None = None,
     ) -> None:
         """Queue a frame for a peer. The payload is not copied: it must not change until `sent` is called.
 
@@ -204,10 +209,43 @@ class Transport:
             order: the smallest goes first on its lane, equal ones in order of arrival.
             owner: the job, so that `drop` finds what it left behind.
             stamp: the header ends with the time at which the frame begins to leave.
+            placed: where a policy puts it among other jobs' frames; it goes by that class then.
         """
         head, view = wire.encode(header, payload, stamp=stamp)
-        lane = self._lane(LaneId(peer, path, cls))
-        lane.offer(head, view, order=order, owner=owner, sent=sent, stamp=stamp)
+        key = LaneId(peer, path, cls) if placed is None else LaneId(peer, path, placed.cls, placed.stream)
+        self._lane(key).offer(head, view, order=order, owner=owner, sent=sent, stamp=stamp, placed=placed)
+
+    def arrange(self, place: Callable[[str], Placement], *, gated: bool, notsent_bytes: int) -> None:
+        """A policy's new places of owners: frames that wait are ordered, or change lanes, by them.
+
+        Args:
+            place: the place of an owner's frames.
+            gated: hold back lanes while better placed ones can use their link.
+            notsent_bytes: how much the kernel is given beyond what it can send at once.
+        """
+        if gated != (self._uplinks is not None):
+            self._uplinks = {} if gated else None
+            for lane in self._lanes.values():
+                self._set_gate(lane)
+        if notsent_bytes != self._notsent_bytes:
+            self._notsent_bytes = notsent_bytes
+            for lane in self._lanes.values():
+                lane.limit_unsent(notsent_bytes)
+        for lane in tuple(self._lanes.values()):
+            for placement, item in lane.rearrange(place):
+                other = LaneId(lane.id.peer, lane.id.path, placement.cls, placement.stream)
+                self._lane(other).accept(placement, item)
+
+    def _set_gate(self, lane: Lane) -> None:
+        if lane.gate is not None:
+            lane.gate.idle(lane)
+        lane.gate = None
+        if self._uplinks is not None:
+            hop = self._hop(lane.id)
+            if hop not in self._uplinks:
+                self._uplinks[hop] = Uplink()
+            lane.gate = self._uplinks[hop]
+        lane.resume()
 
     def drop(self, owner: str) -> None:
         """Forget the owner's waiting frames."""
@@ -256,5 +294,8 @@ class Transport:
                 hello=wire.encode_bytes(hello),
                 counters=LaneCounters(),
                 on_lost=lambda lane_id, reason: self.receiver.lost(lane_id.peer, lane_id.path, reason),
+                on_left=lambda item: self.on_left(item),
+                notsent_bytes=self._notsent_bytes,
             )
+            self._set_gate(lane)
         return lane

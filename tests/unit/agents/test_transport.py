@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents import lanes, transport, wire
+from agents import lane_socket, lanes, transport, wire
 from agents.lanes import LaneId
 from agents.transport import Transport
 from topologies import dscp
@@ -316,7 +316,7 @@ def test_a_stamp_is_the_time_of_departure_not_of_queueing() -> None:
         assert [stamp.follows for stamp in stamps[1:]] == [True, True]  # directly after the one before
 
         async def acknowledged() -> None:
-            while lanes._queued(pair.socket(), lanes.SIOCOUTQ):
+            while lane_socket.unacknowledged(pair.socket()):
                 await asyncio.sleep(0.01)
 
         await asyncio.wait_for(acknowledged(), 5)

@@ -1,0 +1,107 @@
+"""The runner's connection to a coflow coordinator, and the coordinator as a child process of the runner."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from agents.coflow.coordinator import CoflowTime, JobNeeds
+from agents.coflow.levels import Enforcement
+from agents.coflow.registry import OrderingSpec
+from agents.control import CoordinatorClient
+from topologies.errors import RunFailedError
+
+END_SECONDS = 5.0
+
+
+class CoflowClient(CoordinatorClient):
+    """Sets the policy, registers stages, and collects what coflows took. Thread-safe, one call at a time."""
+
+    def policy(self, ordering: OrderingSpec, enforcement: Enforcement) -> None:
+        """From now on this ordering. CoflowError, UsageError for one that does not exist."""
+        spec = ordering if isinstance(ordering, str) else dict(ordering)
+        self._call("policy", ordering=spec, enforcement=enforcement)
+
+    def stage(self, name: str, jobs: Sequence[JobNeeds]) -> None:
+        """A stage begins now."""
+        plain = [
+            {
+                "name": job.name,
+                "iterations": job.iterations,
+                "loads": [[link, seconds] for link, seconds in job.loads.items()],
+                "size": job.size,
+                "sites": job.sites,
+                "compute": job.compute,
+            }
+            for job in jobs
+        ]
+        self._call("stage", name=name, jobs=plain)
+
+    def job_ended(self, job: str) -> None:
+        """A job has done its iterations, or was killed."""
+        self._call("job_ended", job=job)
+
+    def coflows(self) -> list[CoflowTime]:
+        """Those completed since the last call."""
+        return [CoflowTime(*row) for row in self._call("coflows")]
+
+
+class CoflowProcess:
+    """A coflow coordinator of this run's own.
+
+    Args:
+        host: the address that agents reach it at.
+        sites: number of sites of the testbed.
+        log: where it writes.
+    """
+
+    def __init__(self, host: str, sites: int, log: Path) -> None:
+        self._log = log
+        with log.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "agents.coflow_service", "--listen", host, "--sites", str(sites)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        # Ends with the process, so this waits no longer than it lives.
+        line = self._process.stdout.readline().strip()
+        if not line.isdigit():
+            self._process.wait(END_SECONDS)
+            said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            raise RunFailedError(f"the coflow coordinator did not start: {said[0] if said else 'it said nothing'}")
+        self.address = host, int(line)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def client(self) -> CoflowClient:
+        return CoflowClient(*self.address)
+
+    def end(self) -> None:
+        """End it; may be called again."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.end()

@@ -1,0 +1,195 @@
+"""The coflow coordinator as a process: `python -m agents.coflow_service --listen HOST --sites N`.
+
+A thin executor of `agents.coflow.coordinator`: agents and one runner connect, their frames go into the
+machine, its maps go to all agents. It prints the port that it listens on as its first line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agents import wire
+from agents.coflow.base import CoflowError
+from agents.coflow.coordinator import CoflowMachine, JobNeeds
+from agents.coflow.levels import ENFORCEMENTS, LevelMap
+from agents.coflow.registry import get_ordering
+from agents.daemon import run_daemon
+from agents.errors_on_wire import error_to_dict
+from agents.streams import FrameStream
+from agents.wire import ProtocolError
+from topologies.errors import StormbedError, UsageError
+
+
+class CoflowService:
+    """Create and use it on a running asyncio loop.
+
+    Args:
+        host, port: where to listen; port 0 takes a free one.
+        sites: how many sites there are.
+        announce: told the port.
+    """
+
+    def __init__(self, host: str, port: int, sites: int, announce: Callable[[int], None]) -> None:
+        self.agents: dict[int, FrameStream] = {}
+        self.machine = CoflowMachine(get_ordering("fair"), "both")
+        self._host, self._port, self._sites = host, port, sites
+        self._announce = announce
+        self._streams: set[FrameStream] = set()
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.get_running_loop().create_server(self._accept, self._host, self._port)
+        self._announce(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for stream in tuple(self._streams):
+            stream.close()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    def _accept(self) -> FrameStream:
+        stream = FrameStream(self._greeted, self._ended)
+        self._streams.add(stream)
+        return stream
+
+    def _greeted(self, stream: FrameStream, kind: str, body: dict[str, Any]) -> None:
+        if kind != "hello" or body.get("version") != wire.VERSION:
+            raise ProtocolError(f"the first frame is not a greeting of version {wire.VERSION}: {kind} {body}")
+        if body.get("role") == "runner":
+            stream.silence_s = None
+            stream.on_frame = self._runner_said
+            return
+        site = body.get("site")
+        if body.get("role") != "agent" or not isinstance(site, int) or not 0 <= site < self._sites:
+            raise ProtocolError(f"a greeting that makes no sense: {body}")
+        self.agents[site] = stream
+        stream.on_frame = lambda stream, kind, body: self._agent_said(site, kind, body)
+        stream.send("map", self.machine.map.to_dict())
+
+    def _ended(self, stream: FrameStream, reason: str) -> None:
+        self._streams.discard(stream)
+        for site, agent in tuple(self.agents.items()):
+            if agent is stream:
+                del self.agents[site]
+
+    # ---- agents
+
+    def _agent_said(self, site: int, kind: str, body: dict[str, Any]) -> None:
+        machine = self.machine
+        try:
+            job, seq, now = str(body["job"]), int(body["seq"]), int(body["at_ns"]) / 1e9
+            if kind == "ready":
+                fresh = machine.ready(now, job, site, seq)
+            elif kind == "sent":
+                fresh = machine.sent(now, job, site, seq, float(body["nbytes"]))
+            elif kind == "done":
+                wait, chunks = float(body.get("wait_s", 0.0)), int(body.get("chunks", 0))
+                fresh = machine.done(now, job, site, seq, wait, chunks)
+            else:
+                raise ProtocolError(f"unknown frame {kind!r}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"malformed {kind} frame: {error!r}") from None
+        self._publish(fresh)
+
+    def _publish(self, fresh: LevelMap | None) -> None:
+        if fresh is not None:
+            for stream in self.agents.values():
+                stream.send("map", fresh.to_dict())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.machine.deadline is not None:
+            wait = max(0.0, self.machine.deadline - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(wait, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._publish(self.machine.tick(time.monotonic()))
+
+    # ---- the runner
+
+    def _runner_said(self, stream: FrameStream, verb: str, body: dict[str, Any]) -> None:
+        answer: dict[str, Any] = {"id": body.get("id")}
+        verbs: dict[str, Callable[..., Any]] = {
+            "policy": self._policy,
+            "stage": self._stage,
+            "job_ended": self._job_ended,
+            "coflows": self._coflows,
+            "status": self._status,
+        }
+        try:
+            if verb not in verbs:
+                raise UsageError(f"the coflow coordinator has no verb {verb!r}")
+            answer["result"] = verbs[verb](**body.get("args", {}))
+        except StormbedError as error:
+            answer["error"] = error_to_dict(error)
+        except (TypeError, ValueError, KeyError) as error:
+            answer["error"] = error_to_dict(UsageError(f"{verb}: {error!r}"))
+        stream.send("answer", answer)
+
+    def _policy(self, ordering: Any, enforcement: str) -> None:
+        if enforcement not in ENFORCEMENTS:
+            raise UsageError(f"enforcement {enforcement!r}", hint=f"one of {', '.join(ENFORCEMENTS)}")
+        if self.machine.stages:
+            raise CoflowError(f"stage {self.machine.stages[0]} is under way", hint="policies change between turns")
+        version = self.machine.map.version + 1
+        self.machine = CoflowMachine(get_ordering(ordering), enforcement, version)
+        self._publish(self.machine.map)
+
+    def _stage(self, name: str, jobs: list[dict[str, Any]]) -> None:
+        needs = [
+            JobNeeds(
+                str(job["name"]),
+                int(job["iterations"]),
+                {int(link): float(seconds) for link, seconds in job["loads"]},
+                float(job["size"]),
+                int(job["sites"]),
+                float(job.get("compute", 0.0)),
+            )
+            for job in jobs
+        ]
+        self._publish(self.machine.stage(time.monotonic(), name, needs))
+
+    def _job_ended(self, job: str) -> None:
+        self._publish(self.machine.job_ended(time.monotonic(), job))
+
+    def _coflows(self) -> list[list[Any]]:
+        return [[c.job, c.seq, c.arrival, c.finish, c.gate_wait_s, c.chunks] for c in self.machine.take_coflows()]
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "ordering": self.machine.ordering.name,
+            "stages": list(self.machine.stages),
+            "map": self.machine.map.to_dict(),
+            "agents": sorted(self.agents),
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m agents.coflow_service", description=__doc__.split("\n")[0])
+    parser.add_argument("--listen", required=True, help="address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")
+    parser.add_argument("--sites", type=int, required=True, help="number of sites")
+    arguments = parser.parse_args()
+
+    def announce(port: int) -> None:
+        sys.stdout.write(f"{port}\n")
+        sys.stdout.flush()
+
+    return run_daemon(
+        lambda: CoflowService(arguments.listen, arguments.port, arguments.sites, announce), "coflow coordinator"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from agents.faults import PATIENCE_SECONDS, Fault, cause_of
 from agents.job import CAUSE, WAITS_FOR_RELEASE, JobDescription
 from agents.network_watch import NetworkWatch
 from agents.options import AuxiliaryOptions, AwarenessOptions
@@ -18,35 +18,9 @@ from agents.sync.coordinator_machine import CoordinatorMachine
 from agents.sync.messages import Ready, Release, ToCoordinator, ToSite, control_from_dict, control_to_dict
 from topologies.errors import DeadlineError, RunFailedError, StormbedError, UsageError
 
-# A consequence is often reported before its cause; wait this long for a more telling report.
-PATIENCE_SECONDS: Final = 0.5
-
-MAX_CAUSES: Final = 3
 MAX_POLICIES: Final = 1000
 
 Worker = tuple[int, int]  # (place of its site in the job, index there)
-
-
-@dataclass(frozen=True)
-class _Fault:
-    """What one site reported: the cause as it sees it, how telling that is, which sites it waits for."""
-
-    site: int
-    cause: str
-    telling: int
-    waits_for: frozenset[int] = frozenset()
-
-
-def root_faults(faults: Sequence[_Fault]) -> list[_Fault]:
-    """The faults that no other one explains: a site that waits for one that waits for a third is a
-
-    consequence.
-    """
-    waits: dict[int, set[int]] = {}
-    for fault in faults:
-        waits.setdefault(fault.site, set()).update(fault.waits_for)
-    roots = [f for f in faults if not any(waits.get(other, set()) - {f.site} for other in f.waits_for)]
-    return roots or list(faults)
 
 
 class CoordinatedJob:
@@ -86,7 +60,7 @@ class CoordinatedJob:
         self._changed = asyncio.Event()
         self._running = False
         self._scheduler = ""
-        self._faults: list[_Fault] = []
+        self._faults: list[Fault] = []
         self._timer: asyncio.TimerHandle | None = None
         self._lease: asyncio.TimerHandle | None = None  # the machine is called for transfers that are late
         self._lease_at = 0.0
@@ -183,7 +157,7 @@ class CoordinatedJob:
             self._machine_said(message)
         elif kind == "fault":
             self._fault(
-                _Fault(site, body["cause"], body["telling"], frozenset(body.get("sites", ()))),
+                Fault(site, body["cause"], body["telling"], frozenset(body.get("sites", ()))),
                 body.get("seq"),
             )
         elif kind == "estimates":
@@ -232,7 +206,7 @@ class CoordinatedJob:
         if gone:
             self.abort(f"{self._workers(gone)} left job {self.name} before collective {seq}")
 
-    def _fault(self, fault: _Fault, seq: int | None) -> None:
+    def _fault(self, fault: Fault, seq: int | None) -> None:
         if self.failure is not None:
             return
         if fault.telling == CAUSE:
@@ -240,19 +214,14 @@ class CoordinatedJob:
             return
         if fault.telling == WAITS_FOR_RELEASE and seq is not None:
             cause = f"waited {self.description.deadline_s:g} s for {self.machine.waiting_for(seq)}"
-            fault = _Fault(fault.site, cause, fault.telling, fault.waits_for)
+            fault = Fault(fault.site, cause, fault.telling, fault.waits_for)
         self._faults.append(fault)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._decide)
 
     def _decide(self) -> None:
         """Nothing more telling came: stop the job for what was reported."""
-        best = min(fault.telling for fault in self._faults)
-        causes = list(
-            dict.fromkeys(fault.cause for fault in root_faults(self._faults) if fault.telling == best)
-        )
-        more = f"; and {len(causes) - MAX_CAUSES} more" if len(causes) > MAX_CAUSES else ""
-        self.abort("; ".join(causes[:MAX_CAUSES]) + more)
+        self.abort(cause_of(self._faults))
 
     # ---- helpers
 

@@ -19,7 +19,7 @@ def network_view(
     """
     topology = config.topology
     if len(members) == len(topology.site_names):
-        return NetworkView.from_topology(topology, rates)
+        return NetworkView.from_topology(topology, rates, config.paths)
     place = {site: k for k, site in enumerate(members)}
     names = tuple(topology.site_names[site] for site in members)
     inside = {(place[u], place[v]): bps for (u, v), bps in rates.items() if u in place and v in place}

@@ -232,12 +232,19 @@ class NetworkView:
 
     @classmethod
     def from_topology(
-        cls, topology: Topology, rates: Mapping[tuple[int, int], float] | None = None
+        cls,
+        topology: Topology,
+        rates: Mapping[tuple[int, int], float] | None = None,
+        paths: Mapping[tuple[int, int], Sequence[tuple[int, ...]]] | None = None,
     ) -> NetworkView:
-        """The view of a topology at its declared rates, or at `rates` over the paths of the declared ones."""
+        """The view of a topology at its declared rates, or at `rates` over the paths of the declared ones.
+
+        `paths` are the topology's path sets, for who has them already.
+        """
         from topologies.paths import path_sets
 
-        primary = {pair: paths[0] for pair, paths in path_sets(topology).items()}
+        sets = path_sets(topology) if paths is None else paths
+        primary = {pair: found[0] for pair, found in sets.items()}
         return cls(
             len(topology.site_names),
             dict(topology.rates() if rates is None else rates),

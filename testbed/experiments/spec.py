@@ -231,12 +231,7 @@ def _check_network_options(document: Document, spec: Experiment) -> None:
         (("schedulers", number), entry.awareness or AwarenessOptions(), entry.auxiliary or AuxiliaryOptions())
         for number, entry in enumerate(spec.schedulers)
     ]
-    for place, awareness, auxiliary in turns:
-        for key, on in (("awareness", awareness.on), ("auxiliary", auxiliary.on)):
-            if on and spec.world == "simulated":
-                raise document.error(
-                    (*place, key), f"the simulated world has no {key}", hint="use world: emulated"
-                )
+    for place, awareness, _ in turns:
         if awareness.estimator == "published" and awareness.min_message_bytes > chunk_bytes:
             raise document.error(
                 (*place, "awareness"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+SECOND = 1_000_000_000
 Action = Callable[[], None]
 
 

@@ -14,6 +14,8 @@ from io import StringIO
 from pathlib import Path
 
 from agents.compute import ComputeTime
+from agents.planning.base import Plan
+from agents.planning.registry import get_scheduler
 from agents.sync.spec import allreduce
 from testbed.experiments.manifest import TRACE, FidelityRow, Manifest, SegmentStatus
 from testbed.experiments.rundir import RunDirectory
@@ -22,7 +24,7 @@ from testbed.experiments.spec import LoadedExperiment, Segment
 from testbed.report.measurements import LinkSample
 from testbed.simulation.world import REALISTIC, SECOND, World, WorldOptions
 from testbed.timeline import Step, steps
-from topologies.errors import CannotHonourError, RunFailedError
+from topologies.errors import RunFailedError
 from topologies.model import DirectedLink
 
 Say = Callable[[str], None]
@@ -68,6 +70,10 @@ def _fidelity(experiment: LoadedExperiment, options: WorldOptions) -> FidelityRo
         reasons.append(f"the declared loss of {lossy} directed links is not simulated")
     if any(link.jitter.ns for link in experiment.topology.directed):
         reasons.append("declared jitter is not simulated")
+    if _cuts(experiment):
+        reasons.append("a cut link costs TCP its retransmission timers, nothing else")
+    if any(_measured(segment) for segment in experiment.segments):
+        reasons.append("planning takes no virtual time")
     return FidelityRow(verdict="exact", reasons=tuple(reasons))
 
 
@@ -81,13 +87,13 @@ class SimulatedRun:
         self._run = run
         self._say = say
         self._training = experiment.spec.training
-        cuts = {entry.action for entry in experiment.spec.timeline} - {"link-set"}
-        if cuts:
-            raise CannotHonourError(
-                f"the simulated world cannot cut links: {', '.join(sorted(cuts))} in the timeline",
-                hint="run it in the emulated world, or leave them out",
-            )
-        self.world = World(experiment.topology, job=run.manifest.id, options=options)
+        self.world = World(
+            experiment.topology,
+            job=run.manifest.id,
+            options=options,
+            whole=_cuts(experiment) or any(_measured(segment) for segment in experiment.segments),
+            deadline_s=self._training.deadline_s,
+        )
         self.world.on_complete = self._completed
         self._ranks: list[list[int]] = [[] for _ in range(self.world.n)]
         for row in run.manifest.workers:
@@ -102,7 +108,6 @@ class SimulatedRun:
         self._start_ns = [0] * self.world.n
         self._ready_ns = [0] * len(self._rows)
         self._finished = 0
-        self._late = False
         self._links = list(experiment.topology.directed)
         self._playing = 0  # counts the plays of dynamics, so that an event of an earlier one is known
 
@@ -123,28 +128,44 @@ class SimulatedRun:
     def _conduct(self, segment: Segment) -> None:
         world, clock = self.world, self.world.clock
         self._say(f"{segment.label}: {segment.iterations} iterations")
-        plan = world.use(segment.scheduler, self._training.chunk_elements)
+        plan = self._plan(segment)
         self._run.set_plan(segment.label, plan.to_dict(self._experiment.topology.site_names))
         self._run.begin_segment(segment.label, clock.now_ns)
-        self._segment, self._finished, self._late = segment, 0, False
+        self._segment, self._finished = segment, 0
         self._sampled_ns = clock.now_ns
         if self._experiment.spec.dynamics.replay == "segment":
             self._play(segment.seed)
         clock.after(SAMPLE_NS, self._tick)
-        began = clock.now_ns
+        began, released = clock.now_ns, len(world.policies)
         status: SegmentStatus = "failed"
         try:
             for site in range(world.n):
                 self._iteration[site] = 0
                 self._begin_iteration(site)
-            clock.run(until=lambda: self._finished == world.n or bool(world.failures) or self._late)
+            clock.run(until=lambda: self._finished == world.n or bool(world.failures))
             self._check(segment)
             status = "completed"
         finally:
             self._sample()
             self._run.end_segment(segment.label, clock.now_ns, status)
             self._segment = None
+            if _measured(segment):
+                followed = {"policies": world.policies[released:], "network": world.measure().end()}
+                self._run.events.write("network-followed", segment=segment.label, **followed)
         self._say(f"{segment.label}: {(clock.now_ns - began) / SECOND:.2f} s of virtual time")
+
+    def _plan(self, segment: Segment) -> Plan:
+        """The segment's first plan, which holds from its first collective on."""
+        world, chunk_elements = self.world, self._training.chunk_elements
+        if world.measuring is None and not _measured(segment):
+            return world.use(segment.scheduler, chunk_elements)
+        planner = get_scheduler(segment.scheduler, self._experiment.topology.site_names)
+        return world.measure().begin(
+            segment.awareness,
+            segment.auxiliary,
+            planner.plan,
+            lambda plan: world.use_plan(plan, chunk_elements),
+        )
 
     # ---- links that change
 
@@ -175,19 +196,21 @@ class SimulatedRun:
 
         def apply(step: Step) -> None:
             if playing == self._playing:
-                if step.links:
-                    self._change(step.links.values())
+                self._step(step)
                 next_one()
 
         next_one()
 
-    def _change(self, links: Iterable[DirectedLink]) -> None:
-        now = self.world.clock.now_ns
+    def _step(self, step: Step) -> None:
+        if step.empty:
+            return
+        if step.down or step.blackhole:
+            self.world.cut(step.down, step.blackhole)
+        self._set(step.links.values())
+        rerouting = self.world.lanes.rerouting
         rows = []
-        for link in links:
-            self._links[link.index] = link
-            self.world.network.set_rate(link.index, link.rate.bps)
-            self.world.network.set_delay(link.index, link.delay.ns)
+        for index in sorted({*step.links, *step.down, *step.blackhole}):
+            link = self._links[index]
             rows.append(
                 {
                     "src": link.src_name,
@@ -195,20 +218,26 @@ class SimulatedRun:
                     "rate_bps": link.rate.bps,
                     "delay_s": link.delay.seconds,
                     "loss_ratio": link.loss.ratio,
-                    "state": "up",
+                    "state": "up" if rerouting is None else rerouting.condition(index),
                 }
             )
-        self._run.add_changes(now / SECOND, self._segment.label if self._segment else "", rows)
+        now_s = self.world.clock.now_ns / SECOND
+        self._run.add_changes(now_s, self._segment.label if self._segment else "", rows)
+
+    def _set(self, links: Iterable[DirectedLink]) -> None:
+        for link in links:
+            self._links[link.index] = link
+            self.world.network.set_rate(link.index, link.rate.bps)
+            self.world.network.set_delay(link.index, link.delay.ns)
 
     def _rewind(self) -> None:
         """Every link as declared again, and nothing more of what was to come."""
         self._playing += 1
         declared = self._experiment.topology.directed
-        for link in declared:
-            if self._links[link.index] != link:
-                self._links[link.index] = link
-                self.world.network.set_rate(link.index, link.rate.bps)
-                self.world.network.set_delay(link.index, link.delay.ns)
+        self._set(link for link in declared if self._links[link.index] != link)
+        rerouting = self.world.lanes.rerouting
+        if rerouting is not None:
+            self.world.cut(*(dict.fromkeys(rerouting.cut[kind], False) for kind in ("down", "blackhole")))
 
     # ---- iterations
 
@@ -254,31 +283,28 @@ class SimulatedRun:
 
     def _check(self, segment: Segment) -> None:
         world = self.world
-        names = self._experiment.topology.site_names
         if world.failures:
-            site, seq, cause = world.failures[0]
-            raise RunFailedError(f"{segment.label}: collective {seq} failed at {names[site]}: {cause}")
+            # Said as the coordinator says it to everybody: the same words in both worlds.
+            raise RunFailedError(world.failures[0][2], hint=self._why_it_may_be())
         if self._finished < world.n:
             seq = world.oldest_open
             site = next(k for k in range(world.n) if world.records[seq].done_ns[k] < 0)
             missing = world.sites[site].waiting_for(seq)
-            if self._late:
-                raise RunFailedError(
-                    f"{segment.label}: deadline of {self._training.deadline_s:g} s missed; {names[site]} "
-                    f"still waited for {missing}",
-                    hint="raise training.deadline_s, or scale the network up",
-                )
             raise RunFailedError(f"{segment.label}: the simulated network came to rest; missing: {missing}")
+
+    def _why_it_may_be(self) -> str:
+        """What is wrong with the network at the moment, or what else to look at."""
+        names, rerouting = self._experiment.topology.site_names, self.world.lanes.rerouting
+        if rerouting is None or not rerouting.broken:
+            return "raise training.deadline_s, or scale the network up"
+        down = ", ".join(f"{names[u]}>{names[v]}" for u, v in sorted(rerouting.broken))
+        parted = ", ".join(f"{names[u]} and {names[v]}" for u, v in rerouting.parted if u < v)
+        return f"{down} carried nothing" + (f", which parts {parted}" if parted else "")
 
     def _tick(self) -> None:
         if self._segment is None:
             return
         self._sample()
-        world = self.world
-        if world.oldest_open < len(world.records):
-            ready = world.records[world.oldest_open].ready_ns
-            waited = world.clock.now_ns - max(ready)
-            self._late = min(ready) >= 0 and waited > self._training.deadline_s * SECOND
         # A network at rest must be seen to be at rest, so the sampling alone keeps nothing alive.
         if self.world.clock.pending:
             self.world.clock.after(SAMPLE_NS, self._tick)
@@ -309,6 +335,14 @@ class SimulatedRun:
         self._run.add_links(samples)
         self._sampled_bits = list(network.carried_bits)
         self._sampled_ns = now
+
+
+def _measured(segment: Segment) -> bool:
+    return segment.awareness.on or segment.auxiliary.on
+
+
+def _cuts(experiment: LoadedExperiment) -> bool:
+    return any(entry.action != "link-set" for entry in experiment.spec.timeline)
 
 
 def compute_seconds(compute: Compute, site: str, seed: int, rank: int, iteration: int) -> float:

@@ -1,7 +1,8 @@
-"""Which links a hop crosses in the simulated world."""
+"""Which links a hop crosses in the simulated world, as long as none is cut."""
 
 from __future__ import annotations
 
+from agents.declared_network import DeclaredNetwork
 from agents.planning.base import NetworkView
 from topologies.model import Topology
 
@@ -10,7 +11,7 @@ DIRECT = 1
 
 
 class Underlay:
-    """The primary path of every pair and the direct link of neighbours: all that today's policies use.
+    """The primary path of every pair and the direct link of neighbours: all that most runs use.
 
     The emulated network installs up to eight disjoint paths a pair. To find them for all pairs takes longer
     than to simulate (64 sites: seconds; 1,000 sites: hours), so here paths are found when first used. Path 0
@@ -39,3 +40,17 @@ class Underlay:
     def direct_numbers(self) -> dict[tuple[int, int], int]:
         """The path number of the direct link for every pair of neighbours whose primary path is another."""
         return {(u, v): DIRECT for u, v in sorted(self._neighbours) if len(self.path(u, v, 0)) > 2}
+
+
+class WholeUnderlay(Underlay):
+    """All paths of every pair, numbered as in the emulated network: for detours, and for links that are cut."""
+
+    def __init__(self, network: DeclaredNetwork) -> None:
+        super().__init__(network.topology)
+        self._network = network
+
+    def path(self, src: int, dst: int, number: int) -> tuple[int, ...]:
+        return self._network.path(src, dst, number)
+
+    def direct_numbers(self) -> dict[tuple[int, int], int]:
+        return self._network.hop_paths(tuple(range(len(self._network.topology.site_names))))

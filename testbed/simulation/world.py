@@ -10,27 +10,32 @@ contributor exactly once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 from typing import Literal
 
+from agents.declared_network import DeclaredNetwork
 from agents.planning.base import NetworkView, Plan
 from agents.planning.registry import SchedulerSpec, get_scheduler
-from agents.sync.actions import Complete, Deliver, Failed, Send, SendControl, SiteAction
+from agents.sync.actions import Complete, CoordinatorAction, Deliver, Failed, Send, SendControl, SiteAction
 from agents.sync.coordinator_machine import CoordinatorMachine
 from agents.sync.messages import ToCoordinator, ToSite
 from agents.sync.payload import GhostPayload
 from agents.sync.site_machine import SiteMachine
 from agents.sync.spec import CollectiveSpec, item_size, site_mask
-from testbed.simulation.clock import VirtualClock
-from testbed.simulation.fluid import Connection, FluidLink, FluidNetwork
-from testbed.simulation.underlay import Underlay
+from testbed.simulation.clock import SECOND, VirtualClock
+from testbed.simulation.faults import Faults
+from testbed.simulation.fluid import FluidLink, FluidNetwork
+from testbed.simulation.lanes import Lane, Lanes
+from testbed.simulation.measuring import Measuring
+from testbed.simulation.rerouting import Rerouting
+from testbed.simulation.underlay import Underlay, WholeUnderlay
 from topologies.dynamics import Changes
-from topologies.errors import RunFailedError
+from topologies.errors import RunFailedError, UsageError
 from topologies.model import Topology
 
-SECOND = 1_000_000_000
+__all__ = ["IDEAL", "REALISTIC", "SECOND", "CollectiveRecord", "World", "WorldOptions"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class WorldOptions:
     efficiency         share of a link's rate that chunks get: 1 is ideal, TCP over Ethernet about 0.95
     per_message_bytes  bytes that every chunk costs besides its own (a frame's header)
     control_delay_ns   one way between a site and the coordinator, on the management network
+    reroute_ns         from the controller's decision about a cut link until the switches have the new rules
     relay              how a hop over several links travels: "flow" as one flow that shares all of them
                        max-min fairly, as TCP through switches does; "queue" as whole chunks that wait in one
                        first-in first-out queue per link, the model of docs/simulation.md's earlier figures
@@ -48,6 +54,7 @@ class WorldOptions:
     efficiency: float = 1.0
     per_message_bytes: int = 0
     control_delay_ns: int = 0
+    reroute_ns: int = 20_000_000
     relay: Literal["flow", "queue"] = "flow"
 
 
@@ -80,11 +87,14 @@ class World:
     """One job on one topology.
 
     `routes` has the same sites and links at other rates: those for which the ways between sites were found, where
-    these are older than the rates of now.
+    these are older than the rates of now. `whole` has all paths of every pair at hand, numbered as in the emulated
+    network: needed to measure links, to take detours, and for links that are cut.
 
     records      of every collective begun, by sequence number
     oldest_open  the first that is not complete at every site
     failures     (site, sequence number, cause) of every failed collective
+    policies     version, first collective and time of every policy that was released
+    measuring    what times chunks and plans anew, where that is asked for
     on_complete  called with (site, sequence number) when a collective is complete at a site
     """
 
@@ -95,12 +105,15 @@ class World:
         job: str = "simulated",
         options: WorldOptions = IDEAL,
         routes: Topology | None = None,
+        whole: bool = False,
+        deadline_s: float | None = None,
     ) -> None:
         self.topology = topology
         self.clock = VirtualClock()
         self.options = options
         self.n = len(topology.site_names)
-        self.underlay = Underlay(topology if routes is None else routes)
+        self.declared = DeclaredNetwork(topology if routes is None else routes)
+        self.underlay = WholeUnderlay(self.declared) if whole else Underlay(self.declared.topology)
         self._view = self.underlay.view if routes is None else self._over_older_routes()
         self.network = FluidNetwork(
             self.clock,
@@ -115,8 +128,19 @@ class World:
         self.oldest_open = 0
         self.failures: list[tuple[int, int, str]] = []
         self.on_complete: Callable[[int, int], None] | None = None
-        self._link_of = {(link.src, link.dst): link.index for link in topology.directed}
-        self._lanes: dict[tuple[int, int, int, int], Connection] = {}
+        self.policies: list[dict[str, int]] = []
+        self.measuring: Measuring | None = None
+        self._job = job
+        self._whole = whole
+        self.faults = Faults(
+            self.clock,
+            self.coordinator,
+            self.sites,
+            control_delay_ns=options.control_delay_ns,
+            deadline_s=deadline_s,
+            execute=self._coordinate,
+        )
+        self.lanes = Lanes(topology, self.underlay, self.network, self.clock, self.faults.connection_lost)
         self._hop_paths = self.underlay.direct_numbers()
 
     # ---- what a run does
@@ -137,8 +161,30 @@ class World:
         return plan
 
     def use_plan(self, plan: Plan, chunk_elements: int) -> None:
-        for action in self.coordinator.set_plan(plan, chunk_elements, self._hop_paths):
-            self._to_site(action.dst, action.message)
+        self._coordinate(self.coordinator.set_plan(plan, chunk_elements, self._hop_paths))
+
+    def measure(self) -> Measuring:
+        """From now on chunks are timed and may take detours, as each segment's options ask for."""
+        if not self._whole:
+            raise UsageError("this world knows only primary paths", hint="make it with whole=True")
+        if self.measuring is None:
+            delay_ns = self.options.control_delay_ns
+            self.measuring = Measuring(self._job, self.declared, self.lanes, self.clock, delay_ns)
+        return self.measuring
+
+    def cut(self, down: Mapping[int, bool], blackhole: Mapping[int, bool]) -> None:
+        """Directed links, by index, that carry nothing from now on (True) or again do (False).
+
+        The controller sees what is `down`, in both directions, and moves the traffic; see
+        `testbed.simulation.rerouting`.
+        """
+        if not self._whole:
+            raise UsageError("this world knows only primary paths", hint="make it with whole=True")
+        lanes = self.lanes
+        if lanes.rerouting is None:
+            lanes.rerouting = Rerouting(self.declared, self.clock, self.options.reroute_ns, lanes.look)
+        lanes.rerouting.change(down, blackhole)
+        lanes.look()
 
     def follow(self, changes: Iterator[Changes]) -> None:
         """Change links as `Dynamics.changes` says, its times counted from now; loss is not simulated.
@@ -168,8 +214,7 @@ class World:
 
     def replan_within(self, seq: int, plan: Plan, chunk_elements: int) -> None:
         """Use the plan for what no site has begun of collective `seq`, and from then on."""
-        for action in self.coordinator.replan_within(seq, plan, chunk_elements, self._hop_paths):
-            self._to_site(action.dst, action.message)
+        self._coordinate(self.coordinator.replan_within(seq, plan, chunk_elements, self._hop_paths))
 
     def begin(self, site: int, spec: CollectiveSpec) -> int:
         """The workers of `site` submit their next collective now; returns its sequence number."""
@@ -183,6 +228,7 @@ class World:
             site,
             self.sites[site].begin(seq, spec, lambda chunk: GhostPayload.of(site, chunk.size * itemsize)),
         )
+        self.faults.begun(site, seq)
         return seq
 
     def run_until_complete(self, seq: int) -> CollectiveRecord:
@@ -204,15 +250,9 @@ class World:
             )
         return record
 
-    def lane(self, src: int, dst: int, path: int, cls: int = 0) -> Connection:
+    def lane(self, src: int, dst: int, path: int, cls: int = 0) -> Lane:
         """The connection from a site to a peer over one of the paths; an absent one is the primary."""
-        key = (src, dst, path, cls)
-        lane = self._lanes.get(key)
-        if lane is None:
-            hops = pairwise(self.underlay.path(src, dst, path))
-            lane = self.network.connect([self._link_of[hop] for hop in hops], cls)
-            self._lanes[key] = lane
-        return lane
+        return self.lanes.lane(src, dst, path, cls)
 
     # ---- executing actions
 
@@ -242,16 +282,35 @@ class World:
         def arrived() -> None:
             self._execute(dst, self.sites[dst].on_message(message))
 
-        if self.options.relay == "flow":
-            self.network.send(self.lane(site, dst, action.path), nbytes, arrived, action.priority)
-            return
-        hops = list(pairwise(self.underlay.path(site, dst, action.path)))
+        if self.options.relay == "queue":
+            self._relay(site, action, arrived)
+        elif self.measuring is None:
+            self.lanes.send(self.lanes.lane(site, dst, action.path), nbytes, arrived, action.priority)
+        else:
+            self._send_measured(self.measuring, site, action, arrived)
+
+    def _send_measured(
+        self, measuring: Measuring, site: int, action: Send, arrived: Callable[[], None]
+    ) -> None:
+        dst, nbytes = action.dst, action.message.payload.nbytes
+        path = measuring.choose(site, dst, action.path)
+
+        def timed() -> None:
+            measuring.arrived(dst, site, path, sent, nbytes)
+            arrived()
+
+        sent = self.lanes.send(self.lanes.lane(site, dst, path), nbytes, timed, action.priority)
+
+    def _relay(self, site: int, action: Send, arrived: Callable[[], None]) -> None:
+        """Whole chunks from link to link."""
+        nbytes = action.message.payload.nbytes
+        hops = list(pairwise(self.underlay.path(site, action.dst, action.path)))
 
         def forward(k: int) -> None:
             then = arrived if k + 1 == len(hops) else lambda: forward(k + 1)
             # A neighbour's direct path is its own lane, so the link has one queue whoever relays over it.
-            lane = self.lane(*hops[k], self._hop_paths.get(hops[k], 0))
-            self.network.send(lane, nbytes, then, action.priority)
+            lane = self.lanes.lane(*hops[k], self._hop_paths.get(hops[k], 0))
+            self.lanes.send(lane, nbytes, then, action.priority)
 
         forward(0)
 
@@ -262,12 +321,21 @@ class World:
             payload.assert_exact([k for k in range(self.n) if wanted >> k & 1])
 
     def _to_coordinator(self, message: ToCoordinator) -> None:
-        def arrive() -> None:
-            for action in self.coordinator.on_message(message):
-                self._to_site(action.dst, action.message)
-            self._watch_leases()
+        self.clock.after(
+            self.options.control_delay_ns, lambda: self._coordinate(self.coordinator.on_message(message))
+        )
 
-        self.clock.after(self.options.control_delay_ns, arrive)
+    def _coordinate(self, actions: Sequence[CoordinatorAction]) -> None:
+        """Do what the coordinator asks for."""
+        version = self.coordinator.version
+        if version and (not self.policies or self.policies[-1]["version"] != version):
+            from_seq = self.coordinator.next_seq - 1
+            self.policies.append(
+                {"version": version, "from_seq": from_seq, "monotonic_ns": self.clock.now_ns}
+            )
+        for action in actions:
+            self._to_site(action.dst, action.message)
+        self._watch_leases()
 
     def _watch_leases(self) -> None:
         deadline = self.coordinator.next_deadline
@@ -282,9 +350,7 @@ class World:
             if self._lease_ns != time_ns:
                 return
             self._lease_ns = None
-            for action in self.coordinator.on_time():
-                self._to_site(action.dst, action.message)
-            self._watch_leases()
+            self._coordinate(self.coordinator.on_time())
 
         self.clock.at(time_ns, look)
 

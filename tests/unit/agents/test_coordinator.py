@@ -13,7 +13,7 @@ import pytest
 
 from agents import coordinator as coordinator_module
 from agents import wire
-from agents.coordinator_job import _Fault, root_faults
+from agents.faults import Fault, root_faults
 from agents.views import network_view
 from topologies.errors import DeadlineError, RunFailedError, UsageError
 
@@ -260,11 +260,11 @@ def test_views_of_a_part_of_the_network(make_cluster: Any) -> None:
 
 
 def test_a_site_that_waits_for_a_waiting_site_is_not_the_cause() -> None:
-    chain = [_Fault(0, "0 for 1", 1, frozenset({1})), _Fault(1, "1 for 2", 1, frozenset({2}))]
+    chain = [Fault(0, "0 for 1", 1, frozenset({1})), Fault(1, "1 for 2", 1, frozenset({2}))]
     assert [fault.site for fault in root_faults(chain)] == [1]
-    mutual = [*chain, _Fault(2, "2 for 1", 1, frozenset({1}))]
+    mutual = [*chain, Fault(2, "2 for 1", 1, frozenset({1}))]
     assert [fault.site for fault in root_faults(mutual)] == [1, 2]
-    ring = [_Fault(k, "", 1, frozenset({(k + 1) % 3})) for k in range(3)]
+    ring = [Fault(k, "", 1, frozenset({(k + 1) % 3})) for k in range(3)]
     assert len(root_faults(ring)) == 3
 
 

@@ -55,8 +55,6 @@ def test_the_resolved_experiment_is_the_same_again() -> None:
         ("netstorm", "auxiliary: {rule: threshold, limit: 0}", "limit"),
         ("netstorm", "awareness: published", "no message would be timed: chunks have at most 400000 bytes"),
         ("{name: netstorm, awareness: published}", "", "no message would be timed"),
-        ("netstorm", "awareness: unbiased\nworld: simulated", "the simulated world has no awareness"),
-        ("netstorm", "auxiliary: threshold\nworld: simulated", "the simulated world has no auxiliary"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_key(schedulers: str, more: str, words: str) -> None:

@@ -36,6 +36,8 @@ PAYLOAD_RATIO: Final = 1448 / 1514
 FLOOD_RATIO: Final = 1.05
 MOST_RETESTS: Final = 8
 LITTLE_BPS: Final = 500_000_000
+LEAST_LOAD_BYTES: Final = 3_000_000
+LONGEST_LOAD_S: Final = 12.0
 
 SitePid = Callable[[int], int]
 Progress = Callable[[str], None]
@@ -116,7 +118,8 @@ class Calibration:
         """Payload rates of these directions while all of them are busy, and how busy the machine was."""
         warm_s = max(LEAST_WARM_S, WARM_ROUND_TRIPS * 2 * _longest_delay_s(links))
         before = counters.read_cpu()
-        flows = self._traffic("load", links, warm_s=warm_s, seconds_s=self._seconds)["flows"]
+        seconds = load_seconds(links, self._seconds)
+        flows = self._traffic("load", links, warm_s=warm_s, seconds_s=seconds)["flows"]
         after = counters.read_cpu()
         busy, idle = after.busy_s - before.busy_s, after.idle_s - before.idle_s
         return [flow["bps"] for flow in flows], busy / (busy + idle) if busy + idle > 0 else 0.0
@@ -199,6 +202,16 @@ class Calibration:
             gained = [now - then for now, then in zip(buckets, earlier, strict=True)]
             total = [a + b for a, b in zip(total, gained, strict=True)] if total else gained
         return quantile_s(total, 0.99) if total else None
+
+
+def load_seconds(links: Sequence[DirectedLink], seconds: float) -> float:
+    """How long to load these directions so that each carries enough to be judged.
+
+    A receiver behind a lost packet gets nothing, and then up to a whole queue at once: whether that falls into
+    the window or not has to matter little on the slowest link too.
+    """
+    slowest = min(link.rate.bps for link in links)
+    return max(seconds, min(LONGEST_LOAD_S, 8 * LEAST_LOAD_BYTES / slowest))
 
 
 def apart(links: Sequence[DirectedLink]) -> list[list[DirectedLink]]:

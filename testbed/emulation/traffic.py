@@ -6,10 +6,12 @@ and then serves all of them from one loop, which costs less than a sender and a 
 imports little.
 
 Requests (`sites`: [{"pid", "ip"}], `flows`: [{"src", "dst", "tos", ...}] by index of the site):
-    {"kind": "probe", "rounds", "gap_s", "wait_s"}   small datagrams; the answer has every delay, and what
-    was lost {"kind": "load", "warm_s", "seconds_s"}         TCP as fast as it goes, all flows at once
-    {"kind": "flood", "seconds_s"}                  datagrams at flow["send_bps"] of frames, for lossy
-    directions
+    {"kind": "probe", "rounds", "gap_s", "wait_s"}
+        small datagrams; the answer has every delay, and how many were sent
+    {"kind": "load", "warm_s", "seconds_s", "probe_gap_s"?}
+        TCP as fast as it goes, all flows at once; with `probe_gap_s` small datagrams pass the busy links too
+    {"kind": "flood", "seconds_s", "wait_s"}
+        datagrams at flow["send_bps"] of frames, for lossy directions
 """
 
 from __future__ import annotations
@@ -88,36 +90,49 @@ class Loop:
                     handler()
 
 
+class Probes:
+    """Small datagrams on every flow. The clock is one for all sites, so each tells its one-way delay by itself."""
+
+    def __init__(self, sites: Sites, loop: Loop, flows: list[dict[str, Any]]) -> None:
+        self._loop = loop
+        self._senders = []
+        self.delays: list[list[float]] = [[] for _ in flows]
+        self.rounds = 0
+        receivers = {k: sites.open(k, socket.SOCK_DGRAM) for k in {flow["dst"] for flow in flows}}
+        for receiver in receivers.values():
+            receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK_BYTES)
+            loop.watch(receiver, select.EPOLLIN, partial(_take_probes, receiver, self.delays))
+        for flow in flows:
+            sender = sites.open(flow["src"], socket.SOCK_DGRAM, flow["tos"])
+            sender.connect(receivers[flow["dst"]].getsockname())
+            self._senders.append(sender)
+
+    def send(self, rounds: int, gap_s: float) -> None:
+        """So many rounds over all flows, `gap_s` from one to the next."""
+        padding = bytes(PROBE_BYTES - PROBE.size)
+        gap_ns = int(gap_s * 1e9)
+        start = time.monotonic_ns()
+        for number in range(rounds):
+            for index, sender in enumerate(self._senders):
+                # One after the other: sent all at once, they would wait for each other in the switches.
+                self._loop.run_until(start + number * gap_ns + index * gap_ns // len(self._senders))
+                try:
+                    sender.send(PROBE.pack(index, number, time.monotonic_ns()) + padding)
+                except BlockingIOError:
+                    pass  # counts as lost
+        self.rounds += rounds
+
+
 def probe(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
     """Send small datagrams on every flow, round after round.
 
-    The clock is one for all sites, so a datagram tells its one-way delay by itself. The answer holds, for
-    each flow, the delays of those that arrived and how many were sent.
+    The answer holds, for each flow, the delays of those that arrived and how many were sent.
     """
-    loop, flows, rounds = Loop(), request["flows"], request["rounds"]
-    delays: list[list[float]] = [[] for _ in flows]
-    senders = []
-    receivers = {k: sites.open(k, socket.SOCK_DGRAM) for k in {flow["dst"] for flow in flows}}
-    for receiver in receivers.values():
-        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK_BYTES)
-        loop.watch(receiver, select.EPOLLIN, partial(_take_probes, receiver, delays))
-    for flow in flows:
-        sender = sites.open(flow["src"], socket.SOCK_DGRAM, flow["tos"])
-        sender.connect(receivers[flow["dst"]].getsockname())
-        senders.append(sender)
-    padding = bytes(PROBE_BYTES - PROBE.size)
-    gap_ns = int(request["gap_s"] * 1e9)
-    start = time.monotonic_ns()
-    for number in range(rounds):
-        for index, sender in enumerate(senders):
-            # One after the other: sent all at once, they would wait for each other in the switches.
-            loop.run_until(start + number * gap_ns + index * gap_ns // len(senders))
-            try:
-                sender.send(PROBE.pack(index, number, time.monotonic_ns()) + padding)
-            except BlockingIOError:
-                pass  # counts as lost
+    loop = Loop()
+    probes = Probes(sites, loop, request["flows"])
+    probes.send(request["rounds"], request["gap_s"])
     loop.run_until(time.monotonic_ns() + int(request["wait_s"] * 1e9))
-    return {"flows": [{"delays_s": found, "sent": rounds} for found in delays]}
+    return {"flows": [{"delays_s": found, "sent": probes.rounds} for found in probes.delays]}
 
 
 def _take_probes(receiver: socket.socket, delays: list[list[float]]) -> None:
@@ -157,7 +172,10 @@ class Meter:
 
 
 def load(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
-    """TCP on all flows at once, measured as payload at the receivers after `warm_s` of speeding up."""
+    """TCP on all flows at once, measured as payload at the receivers after `warm_s` of speeding up.
+
+    With `probe_gap_s` the answer also has each flow's one-way delays while all of them are busy.
+    """
     loop, flows = Loop(), request["flows"]
     listeners = {}
     for k in {flow["dst"] for flow in flows}:
@@ -193,13 +211,22 @@ def load(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
             select.EPOLLIN,
             partial(_drain, receiver, sink, meter, window),
         )
+    gap_s = request.get("probe_gap_s")
+    probes = Probes(sites, loop, flows) if gap_s else None
     window[0] = time.monotonic_ns() + int(request["warm_s"] * 1e9)
     loop.run_until(window[0])
     before = os.times()
-    loop.run_until(window[0] + int(request["seconds_s"] * 1e9))
+    end = window[0] + int(request["seconds_s"] * 1e9)
+    if probes is not None:
+        probes.send(int(request["seconds_s"] / gap_s), gap_s)
+    loop.run_until(end)
     after = os.times()
     cpu = after.user + after.system - before.user - before.system
-    return {"flows": [meter.to_dict() for meter in meters], "cpu_s": cpu}
+    found = [meter.to_dict() for meter in meters]
+    if probes is not None:
+        for flow, delays in zip(found, probes.delays, strict=True):
+            flow |= {"delays_s": delays, "sent": probes.rounds}
+    return {"flows": found, "cpu_s": cpu}
 
 
 def _accept_from(

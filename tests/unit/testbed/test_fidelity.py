@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from testbed.emulation import fidelity
-from testbed.emulation.calibrate import apart
+from testbed.emulation.calibrate import apart, load_seconds
 from testbed.emulation.fidelity import Measured, judge, link_problems, with_delays
 from topologies.load import load_topology, topology_from_dict
 from topologies.units import Delay, Loss, Rate
@@ -152,3 +152,12 @@ def test_what_the_switches_take_is_common_to_all_delayed_directions() -> None:
     assert fidelity.common_excess_s(measured) == pytest.approx(0.0004)
     assert fidelity.common_excess_s(measured[3:5]) == pytest.approx(0.04), "better than nothing"
     assert fidelity.common_excess_s(measured[3:4]) is None
+
+
+def test_slow_links_are_loaded_until_they_have_carried_enough() -> None:
+    def at(bps: int) -> float:
+        return load_seconds([LINKS[0], replace(LINKS[1], rate=Rate(bps))], 2.0)
+
+    assert at(20_000_000) == 2.0
+    assert at(4_000_000) == 6.0
+    assert at(1_000_000) == 12.0, "and no longer"

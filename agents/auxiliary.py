@@ -24,6 +24,7 @@ def choose_path(
     first_hops: Sequence[int],
     waiting: Callable[[int], int],
     allowed: Collection[int] | None = None,
+    draw: Callable[[int], int] | None = None,
 ) -> int:
     """The number of the path that the next chunk takes.
 
@@ -32,9 +33,14 @@ def choose_path(
         first_hops: of every path to this destination, by number.
         waiting: chunks that wait where a path begins.
         allowed: the other paths that may be taken; None: all.
+        draw: gives a number below the one that it gets, for `random`.
     """
     if not options.on or own >= len(first_hops):
         return own
+    if options.rule == "random":
+        assert draw is not None, "a random path needs something to draw with"
+        able = [k for k in range(len(first_hops)) if k == own or allowed is None or k in allowed]
+        return able[draw(len(able))]
     primary = first_hops[own]
     if waiting(primary) <= 2 * options.limit:
         return own

@@ -1,6 +1,6 @@
-"""What a job may be told about measuring the network and about its other paths.
+"""What a job may be told about measuring the network, about its other paths and about its policies.
 
-A segment of a job, or the job for all its segments, may name both; an experiment file does with the same
+A segment of a job, or the job for all its segments, may name each; an experiment file does with the same
 words. Defaults are the published ones (NetStorm's launch scripts) where the published system has the
 parameter.
 """
@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Estimator = Literal["off", "published", "unbiased"]
 Replanning = Literal["change", "gain"]
 Prior = Literal["declared", "published"]
-Rule = Literal["off", "threshold", "capacity"]
+Rule = Literal["off", "threshold", "capacity", "random"]
+Switching = Literal["barrier", "announced"]
+Failures = Literal["replan", "keep"]
 
 
 def _one_word(value: Any, key: str) -> Any:
@@ -92,7 +94,8 @@ class AuxiliaryOptions(BaseModel):
     Attributes:
         rule: `off`; `threshold`: when more than 2 `limit` chunks wait where the own path begins and fewer
             than `limit` where the other one does (published); `capacity`: besides, only paths whose links
-            have `spare_ratio` of their measured rate to spare under the plan in force.
+            have `spare_ratio` of their measured rate to spare under the plan in force; `random`: every
+            chunk takes any path of its pair, drawn by the segment's seed, to test and to compare with.
         limit: L, SECOND_QUEUE_LIMIT; the published scripts' names for the two bounds go with 1.
         spare_ratio: what must be left of every link of the other path.
     """
@@ -111,3 +114,33 @@ class AuxiliaryOptions(BaseModel):
     @property
     def on(self) -> bool:
         return self.rule != "off"
+
+
+class PolicyOptions(BaseModel):
+    """How a new policy comes into force, and what besides measured rates is a reason for one.
+
+    Attributes:
+        switch: `barrier`: the coordinator releases every collective when all sites are ready for it, and a new
+            policy holds from the next release on (published); `announced`: policies are settled `ahead`
+            collectives before the slowest site, and sites begin by themselves.
+        ahead: how many collectives a site may begin on its own (`announced` only).
+        every: plan anew after so many collectives, whatever the rates; 0: never.
+        failures: when a link fails or returns, `replan` without and with it, or `keep` the plan.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    switch: Switching = "barrier"
+    ahead: int = Field(default=2, ge=1, le=1000)
+    every: int = Field(default=0, ge=0, le=1_000_000)
+    failures: Failures = "replan"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _word(cls, value: Any) -> Any:
+        return _one_word(value, "switch")
+
+    @property
+    def announced(self) -> int:
+        """Collectives that are settled ahead; 0 with the barrier."""
+        return self.ahead if self.switch == "announced" else 0

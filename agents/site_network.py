@@ -7,6 +7,7 @@ It times what arrives, reports estimates, probes idle links, and chooses paths. 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
 from typing import Any, Final, Protocol
 
@@ -66,6 +67,7 @@ class SiteNetwork:
         self._awareness = AwarenessOptions()
         self._auxiliary = AuxiliaryOptions()
         self._allowed: dict[int, list[int]] | None = None
+        self._random = random.Random()
         self._first_hops: dict[int, list[int]] = {}
         self._estimators: dict[Way, Estimator] = {}
         self._news: dict[Way, float] = {}
@@ -91,12 +93,13 @@ class SiteNetwork:
         """bit/s from other sites to this one, as far as measured."""
         return {way: rate for way, estimator in self._estimators.items() if (rate := estimator.rate)}
 
-    def configure(self, awareness: Any, auxiliary: Any) -> None:
+    def configure(self, awareness: Any, auxiliary: Any, seed: int = 0) -> None:
         """A segment begins: its options, as plain values. Earlier measurements are forgotten."""
         self.close()
         self._awareness = AwarenessOptions.model_validate(awareness or {})
         self._auxiliary = AuxiliaryOptions.model_validate(auxiliary or {})
         self._allowed = {} if self._auxiliary.rule == "capacity" else None
+        self._random.seed(f"paths {seed} {self._site}")
         if self._awareness.estimator == "unbiased" and self._awareness.probe_idle_s:
             self._start_probing()
 
@@ -125,7 +128,8 @@ class SiteNetwork:
         chosen = own
         if self._auxiliary.on:
             allowed = None if self._allowed is None else self._allowed.get(peer, ())
-            chosen = choose_path(self._auxiliary, own, self._hops(peer), self._host.queue_length, allowed)
+            hops, draw = self._hops(peer), self._random.randrange
+            chosen = choose_path(self._auxiliary, own, hops, self._host.queue_length, allowed, draw)
         self.chunks[peer, chosen, chosen != own] += 1
         return chosen
 

@@ -1,12 +1,15 @@
 """The coordinator's side of the protocol, as a pure state machine: the barrier and the issue of policies.
 
-A collective is released when every site is ready for it; releases go out in order of the collectives. A new
-plan takes effect with the next release and not earlier, so no collective ever mixes two plans; of several
-plans that arrive between two releases the last one wins. The release that first uses a policy carries it.
+With the barrier: a collective is released when every site is ready for it; releases go out in order of the
+collectives. A new plan takes effect with the next release and not earlier, so no collective ever mixes two
+plans; of several plans that arrive between two releases the last one wins. The release that first uses a
+policy carries it.
 
-Extension point, the protocol without barrier: instead of gathering `Ready` for every collective, announce a
-policy with `from_seq` = (highest collective begun anywhere) + 2 and let the sites start on their own.
-`Ready.seq` already tells how far each site is, and `PlanAck` when a policy may be relied on.
+Without it (`announce_ahead`): the policies of the `ahead` collectives after the last one for which every site
+was ready are settled, and the sites begin these on their own. A new plan is announced at once and holds from
+the first collective that is not settled. So nobody waits for a message while answers come back in less time
+than `ahead` collectives take, and no site is more than `ahead` collectives before the slowest. Nothing relies
+on time: what is not settled is not begun. Plans that decide per transfer keep the barrier.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from dataclasses import dataclass, field, replace
 
 from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction, SendToSite, Waiting
+from agents.sync.issued import IssuedPolicies
 from agents.sync.messages import (
     Abort,
+    Announce,
     PlanAck,
     ProtocolError,
     Ready,
@@ -44,7 +49,8 @@ class _Switch:
 class CoordinatorMachine:
     """Barrier and policies of one job over the given sites.
 
-    next_seq     the collective that is released next
+    next_seq     the first collective that is not released, or (announced) for which not all sites are ready
+    settled      every collective below this begins at the sites without a release
     aborted      the cause, once the job was stopped
     transfers    under a policy that decides per transfer: what decides them, else None
 
@@ -59,16 +65,15 @@ class CoordinatorMachine:
         self._per_transfer: dict[int, TransferCoordinator] = {}
         self.site_names = tuple(site_names)
         self.next_seq = 0
+        self.settled = 0
         self.aborted: str | None = None
+        self._ahead = 0
         n = len(self.site_names)
         self._ready: dict[int, dict[int, Ready]] = {}
         self._ready_below = [0] * n
         self._completed_below = [0] * n
-        self._current: Policy | None = None
+        self._issued = IssuedPolicies(n)
         self._pending: Policy | None = None
-        self._retained: dict[int, Policy] = {}
-        self._acked: dict[int, set[int]] = {}
-        self._retired_below = 0
         self._switch: _Switch | None = None
         self._switches = 0
 
@@ -94,16 +99,24 @@ class CoordinatorMachine:
                 f"{plan.scheduler} decides per transfer, which this coordinator of job {self.job} cannot",
                 hint="it needs a clock, and the plan its rule",
             )
-        version = 1 if self._current is None else self._current.version + 1
-        policy = Policy(version, self.next_seq, plan, chunk_elements, dict(hop_paths or {}))
-        current = self._current
+        policy = Policy(self.version + 1, self._first_free, plan, chunk_elements, dict(hop_paths or {}))
+        current = self._issued.current
         same = current is not None and (plan, chunk_elements, policy.hop_paths) == (
             current.plan,
             current.chunk_elements,
             current.hop_paths,
         )
         self._pending = None if same else policy
-        return self._release_what_is_ready()
+        return self._announce_pending() + self._release_what_is_ready()
+
+    def announce_ahead(self, ahead: int) -> list[CoordinatorAction]:
+        """Settle the policies of so many collectives ahead of the slowest site; 0: back to the barrier, from
+        the first collective on that is not settled yet.
+        """
+        if ahead < 0:
+            raise UsageError(f"{ahead} collectives ahead are impossible", hint="0 is the barrier")
+        self._ahead = ahead
+        return self._announce_pending() + self._release_what_is_ready()
 
     def replan_within(
         self,
@@ -115,13 +128,15 @@ class CoordinatorMachine:
         """Use this plan for what no site has begun of collective `seq`, and from then on.
 
         The sites are asked from which chunk on they have begun nothing; the largest answer is where the new
-        plan begins, so nobody waits. Where nothing is left to change, or transfers are decided one by one,
-        the plan holds from the next release on, as with `set_plan`. Of several the last wins.
+        plan begins, so nobody waits. Where nothing is left to change, policies are announced ahead, or
+        transfers are decided one by one, the plan holds as with `set_plan`. Of several the last wins.
         """
         if self.aborted is not None:
             return []
         deciding = plan.transfers is not None or self.transfers is not None
-        if not 0 <= seq < self.next_seq or seq < min(self._completed_below) or deciding:
+        announced = self._ahead > 0 or self.settled > self.next_seq
+        over = not 0 <= seq < self.next_seq or seq < min(self._completed_below)
+        if over or deciding or announced:
             return self.set_plan(plan, chunk_elements, hop_paths)
         wanted = Policy(0, self.next_seq, plan, chunk_elements, dict(hop_paths or {}))
         if self._switch is not None:
@@ -186,21 +201,26 @@ class CoordinatorMachine:
     @property
     def version(self) -> int:
         """The policy version of the latest release; 0 before the first."""
-        return 0 if self._current is None else self._current.version
+        return self._issued.version
 
     @property
     def policy(self) -> Policy | None:
-        """The policy of the latest release."""
-        return self._current
+        """The policy of the latest release, or the latest that was announced."""
+        return self._issued.current
+
+    @property
+    def _first_free(self) -> int:
+        """The first collective that a new policy may still hold for."""
+        return max(self.next_seq, self.settled)
 
     @property
     def retained(self) -> tuple[int, ...]:
         """The policy versions that some site may still need."""
-        return tuple(sorted(self._retained))
+        return tuple(sorted(self._issued.retained))
 
     def acked(self, version: int) -> frozenset[int]:
         """The sites that have installed a retained policy version."""
-        return frozenset(self._acked.get(version, ()))
+        return self._issued.acked(version)
 
     def waiting_for(self, seq: int) -> Waiting:
         """What holds back the release of collective `seq`."""
@@ -235,23 +255,51 @@ class CoordinatorMachine:
 
     def _release_what_is_ready(self) -> list[CoordinatorAction]:
         actions: list[CoordinatorAction] = []
-        while min(self._ready_below) > self.next_seq and (self._pending or self._current):
+        while min(self._ready_below) > self.next_seq and (self._pending or self._issued.current):
             seq = self.next_seq
+            if seq >= self.settled and self._announces(self._pending or self._issued.current):
+                break  # settled below, all at once
             self.next_seq = seq + 1
             del self._ready[seq]
-            fresh: Policy | None = None
-            if self._pending is not None:
-                waiting = self._pending
-                fresh = Policy(waiting.version, seq, waiting.plan, waiting.chunk_elements, waiting.hop_paths)
-                self._current, self._pending = fresh, None
-                self._retained[fresh.version] = fresh
-                self._begin_deciding(fresh)
-                self._acked[fresh.version] = set()
-            assert self._current is not None
+            if seq < self.settled:
+                continue
+            fresh = None if self._pending is None else replace(self._pending, from_seq=seq)
+            if fresh is not None:
+                self._adopt(fresh)
             self._retire()
-            release = Release(self.job, seq, self._current.version, fresh, self._retired_below)
-            actions += [SendToSite(site, release) for site in range(len(self.site_names))]
-        return actions
+            release = Release(self.job, seq, self.version, fresh, self._issued.retired_below)
+            actions += self._to_all(release)
+        return actions + self._settle()
+
+    def _adopt(self, fresh: Policy) -> None:
+        self._pending = None
+        self._issued.issue(fresh)
+        self._begin_deciding(fresh)
+
+    def _announces(self, policy: Policy | None) -> bool:
+        return self._ahead > 0 and policy is not None and policy.plan.transfers is None
+
+    def _announce_pending(self) -> list[CoordinatorAction]:
+        """A new plan without barrier: every site gets it before anything that it holds for is settled."""
+        fresh = self._pending
+        if fresh is None or not self._announces(fresh):
+            return []
+        self._adopt(fresh)
+        self._retire()
+        retired = self._issued.retired_below
+        return self._to_all(Announce(self.job, self.settled, fresh.version, fresh, retired))
+
+    def _settle(self) -> list[CoordinatorAction]:
+        below = max(self.next_seq, min(self._ready_below)) + self._ahead
+        if not self._announces(self._pending or self._issued.current) or below <= self.settled:
+            return []
+        self.settled = below
+        self._retire()
+        announce = Announce(self.job, below, self.version, None, self._issued.retired_below)
+        return self._to_all(announce) + self._release_what_is_ready()
+
+    def _to_all(self, message: Announce | Release) -> list[CoordinatorAction]:
+        return [SendToSite(site, message) for site in range(len(self.site_names))]
 
     def _on_ack(self, ack: PlanAck) -> None:
         site = self._checked_site(ack.site)
@@ -259,19 +307,11 @@ class CoordinatorMachine:
             raise ProtocolError(
                 f"{self.site_names[site]} acknowledges policy {ack.version}, but the newest is {self.version}"
             )
-        if ack.version in self._acked:
-            self._acked[ack.version].add(site)
+        if self._issued.acknowledge(ack.version, site):
             self._retire()
 
     def _retire(self) -> None:
-        """Forget the policies before one that all sites have, once their collectives are complete."""
-        complete = min(self._completed_below)
-        for version, policy in self._retained.items():
-            if len(self._acked[version]) == len(self.site_names) and policy.from_seq <= complete:
-                self._retired_below = max(self._retired_below, version)
-        for version in [v for v in self._retained if v < self._retired_below]:
-            del self._retained[version]
-            del self._acked[version]
+        for version in self._issued.retire(min(self._completed_below)):
             self._per_transfer.pop(version, None)
 
     # ---- a change of plan inside a collective
@@ -290,12 +330,8 @@ class CoordinatorMachine:
         total = min(total for _, total in switch.promised.values())
         fresh: Policy | None = None
         if 0 < limit < total:
-            fresh = Policy(
-                self.version + 1, self.next_seq, wanted.plan, wanted.chunk_elements, wanted.hop_paths
-            )
-            self._current = fresh
-            self._retained[fresh.version] = fresh
-            self._acked[fresh.version] = set()
+            fresh = replace(wanted, version=self.version + 1, from_seq=self._first_free)
+            self._issued.issue(fresh)
             if self._pending is not None:
                 self._pending = replace(self._pending, version=fresh.version + 1)
         order = SwitchMessage(self.job, -1, switch.seq, "switch", switch.number, limit, total, fresh)
@@ -328,8 +364,7 @@ class CoordinatorMachine:
 
     def _version_of(self, seq: int) -> int:
         """The retained policy under which a collective was released, else 0."""
-        under = [v for v, policy in self._retained.items() if policy.from_seq <= seq < self.next_seq]
-        return max(under, default=0)
+        return self._issued.version_of(seq) if seq < self.next_seq else 0
 
     def _orders(self, act: Callable[[], list[TransferMessage]]) -> list[CoordinatorAction]:
         try:

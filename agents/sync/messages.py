@@ -1,8 +1,8 @@
 """Everything that crosses between the machines, as frozen data.
 
 `ChunkMessage` goes from site to site over the WAN. `Ready`, `PlanAck` and `Abort` go from a site to the
-coordinator, `Release` and `Abort` from the coordinator to the sites, `TransferMessage` and `SwitchMessage`
-both ways. How they are laid out on the wire is the transport's matter; `control_to_dict` and
+coordinator, `Release`, `Announce` and `Abort` from the coordinator to the sites, `TransferMessage` and
+`SwitchMessage` both ways. How they are laid out on the wire is the transport's matter; `control_to_dict` and
 `control_from_dict` give plain values (msgpack or JSON) for the control messages.
 """
 
@@ -89,6 +89,23 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Announce:
+    """Coordinator to every site: the policies of all collectives below `below` are settled, so these begin
+    without a release.
+
+    version        the newest policy there is; a site that has not got all up to it waits for them
+    policy         a new policy, which holds from its own `from_seq` on; else None
+    retired_below  as in `Release`
+    """
+
+    job: str
+    below: int
+    version: int
+    policy: Policy | None
+    retired_below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Abort:
     """The job stops for the named cause: from a site (then `site` is set), or from the coordinator to all."""
 
@@ -159,7 +176,7 @@ class SwitchMessage:
 
 
 ToCoordinator = Ready | PlanAck | Abort | TransferMessage | SwitchMessage
-ToSite = Release | Abort | TransferMessage | SwitchMessage
+ToSite = Release | Announce | Abort | TransferMessage | SwitchMessage
 
 
 def control_to_dict(message: ToCoordinator | ToSite) -> dict[str, Any]:
@@ -179,6 +196,7 @@ def control_from_dict(plain: dict[str, Any]) -> ToCoordinator | ToSite:
         "ready": Ready,
         "planack": PlanAck,
         "release": Release,
+        "announce": Announce,
         "abort": Abort,
         "transfermessage": TransferMessage,
         "switchmessage": SwitchMessage,

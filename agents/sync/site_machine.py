@@ -2,27 +2,26 @@
 
 For every collective (numbered from 0, the same number at every site):
 
-1. `begin`: all workers of this site have submitted it. The machine asks for a `Ready` to the coordinator. 2.
-`Release` arrives: it names the policy version; the policy itself comes with the first release that uses it
-and is installed (and acknowledged) before anything of the collective is sent. 3. Per chunk: the own
-contribution and the partial sums of the children come together; the sum goes to the    parent. At the root
-it is the result, which goes down: to the children and, where wanted, to this site's    workers (`Deliver`).
+1. `begin`: all workers of this site have submitted it. The machine asks for a `Ready` to the coordinator.
+2. `Release` names the policy version; the policy itself comes with the first release that uses it and is
+   installed (and acknowledged) before anything of the collective is sent.
+3. Per chunk: the own contribution and the partial sums of the children come together; the sum goes to the
+   parent. At the root it is the result, which goes down, and to this site's workers (`Deliver`).
 4. When nothing is left to receive or forward: `Complete`, and the state of the collective is dropped.
 
 Under a policy that decides per transfer, 3 is done as the coordinator orders (`site_transfers`), and 4 comes
 with its word that every site has every result.
 
 Chunks can overtake the release, because they come over other connections (in the published system this race
-applies an old tree to new data). They are held until their collective is released here, and only ever
-handled under the policy version that they name. Several collectives may be in flight.
+applies an old tree to new data). They are held until their collective starts here, and only ever handled
+under the policy version that they name. Several collectives may be in flight.
 
 Every input returns the actions to execute, in order. A message that no correct peer can have sent raises
-`ProtocolError`; the runtime then calls `abort(str(error))`, so that all sites stop with the same named
-cause.
+`ProtocolError`; the runtime then calls `abort(str(error))`, so that all sites stop with one named cause.
 
-Extension point, the protocol without barrier: if policies are announced ahead (`from_seq` at least two
-collectives in the future), `begin` may start a collective as soon as its policy is known instead of waiting
-for `Release`. Chunks of collectives not yet begun here are already held.
+Without the barrier (`Announce`): the coordinator says up to which collective the policies are settled, and
+those start here when they are begun. Announcements may overtake each other: a collective starts only when
+all policies issued before its settlement are here. A site may be ahead of the others, which hold its chunks.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from agents.sync.actions import Complete, Failed, SendControl, SiteAction, Waiti
 from agents.sync.collective import CollectiveAtSite, Source
 from agents.sync.messages import (
     Abort,
+    Announce,
     ChunkMessage,
     Direction,
     PlanAck,
@@ -60,6 +60,7 @@ class SiteMachine:
     site, site_names  the index of this site, and the names of all (for messages; their number is what counts)
     next_seq          the collective that is begun next
     completed_below   every collective below this is complete here
+    settled_below     every collective below this starts here without a release
     aborted           the cause, once the job has stopped
     """
 
@@ -71,6 +72,7 @@ class SiteMachine:
         self.site_names = tuple(site_names)
         self.next_seq = 0
         self.completed_below = 0
+        self.settled_below = 0
         self.aborted: str | None = None
         self._duplicates = 0
         self._completed_above: set[int] = set()
@@ -78,6 +80,8 @@ class SiteMachine:
         self._held: dict[int, dict[tuple[int, int, Direction], ChunkMessage]] = {}
         self._policies: dict[int, Policy] = {}
         self._newest = 0
+        self._overtaken: set[int] = set()  # versions below the newest that are still to come
+        self._settled_version = 0
         self._retired_below = 0
 
     # ---- inputs
@@ -100,7 +104,10 @@ class SiteMachine:
             collective.sources = dict.fromkeys(collective.own_parts, source)
         self._open[seq] = collective
         self.next_seq = seq + 1
-        return [SendControl(Ready(self.job, self.site, seq, spec.digest, spec.summary, self.completed_below))]
+        ready = Ready(self.job, self.site, seq, spec.digest, spec.summary, self.completed_below)
+        actions: list[SiteAction] = [SendControl(ready)]
+        self._start_settled(actions)
+        return actions
 
     def contribute(self, seq: int, part: int, source: Source) -> list[SiteAction]:
         """This site's contribution to one part of a begun collective is there; once per part.
@@ -130,6 +137,8 @@ class SiteMachine:
             return self._on_chunk(message)
         if isinstance(message, Release):
             return self._on_release(message)
+        if isinstance(message, Announce):
+            return self._on_announce(message)
         if isinstance(message, TransferMessage):
             return self._on_order(message)
         if isinstance(message, SwitchMessage):
@@ -159,9 +168,18 @@ class SiteMachine:
         """The policy versions that are kept."""
         return tuple(sorted(self._policies))
 
+    def started(self, seq: int) -> bool:
+        """Whether collective `seq` runs here, or is over."""
+        collective = self._open.get(seq)
+        return self._is_complete(seq) if collective is None else collective.policy is not None
+
+    def holds(self, seq: int) -> bool:
+        """Whether chunks of collective `seq` wait here until it starts."""
+        return seq in self._held
+
     @property
     def held(self) -> int:
-        """Chunks that wait for their collective to be released here."""
+        """Chunks that wait for their collective to start here."""
         return sum(len(messages) for messages in self._held.values())
 
     @property
@@ -232,11 +250,38 @@ class SiteMachine:
                 )
             self._duplicates += 1
             return actions
-        collective.start(self._policy_of(release), actions)
-        for message in self._held.pop(seq, {}).values():
+        self._start(collective, self._policy_of(release), actions)
+        return actions
+
+    def _on_announce(self, announce: Announce) -> list[SiteAction]:
+        actions: list[SiteAction] = []
+        if announce.policy is not None:
+            self._install(announce.policy, actions)
+        self._retired_below = max(self._retired_below, announce.retired_below)
+        self.settled_below = max(self.settled_below, announce.below)
+        self._settled_version = max(self._settled_version, announce.version)
+        self._start_settled(actions)
+        self._drop_policies()
+        return actions
+
+    def _start_settled(self, actions: list[SiteAction]) -> None:
+        """Start what has begun and needs no release, once no policy of it can be missing."""
+        if self._newest < self._settled_version or self._overtaken:
+            return
+        for collective in [c for c in self._open.values() if c.policy is None]:
+            if collective.seq >= self.settled_below:
+                return
+            versions = [v for v, policy in self._policies.items() if policy.from_seq <= collective.seq]
+            self._start(collective, self._policies[max(versions)], actions)
+
+    def _start(self, collective: CollectiveAtSite, policy: Policy, actions: list[SiteAction]) -> None:
+        collective.start(policy, actions)
+        self._take_held(collective, actions)
+
+    def _take_held(self, collective: CollectiveAtSite, actions: list[SiteAction]) -> None:
+        for message in self._held.pop(collective.seq, {}).values():
             collective.handle(message, actions)
         self._complete_if_done(collective, actions)
-        return actions
 
     def _on_order(self, message: TransferMessage) -> list[SiteAction]:
         """The coordinator's word on one transfer of a collective that has no trees."""
@@ -266,7 +311,7 @@ class SiteMachine:
         if message.verb != "switch":
             raise ProtocolError(f"{self._me} got {message.verb!r} from the coordinator")
         if message.policy is not None:
-            if message.policy.version <= self._newest:
+            if message.policy.version <= self._newest and message.policy.version not in self._overtaken:
                 self._duplicates += 1
                 return actions
             self._install(message.policy, actions)
@@ -275,9 +320,7 @@ class SiteMachine:
                 raise ProtocolError(f"{self._me} is to switch collective {message.seq}, not begun here")
             return actions
         collective.switch(message.limit, message.policy, actions)
-        for held in self._held.pop(message.seq, {}).values():
-            collective.handle(held, actions)
-        self._complete_if_done(collective, actions)
+        self._take_held(collective, actions)
         return actions
 
     def _install(self, policy: Policy, actions: list[SiteAction]) -> None:
@@ -286,9 +329,11 @@ class SiteMachine:
             raise ProtocolError(
                 f"policy {version} is for {policy.n_sites} sites, job {self.job} has {len(self.site_names)}"
             )
-        if version > self._newest:
+        if version > self._newest or version in self._overtaken:
             self._policies[version] = policy
-            self._newest = version
+            self._overtaken.update(range(self._newest + 1, version))
+            self._overtaken.discard(version)
+            self._newest = max(self._newest, version)
             actions.append(SendControl(PlanAck(self.job, self.site, version)))
         elif self._policies.get(version, policy) != policy:
             raise ProtocolError(f"{self._me} got two different policies of version {version}")

@@ -122,6 +122,9 @@ class Options:
     leases_end: float = 0.0
     lose_transfers: float = 0.0
     switch: float = 0.0
+    ahead: int = 0
+    change_ahead: float = 0.0
+    overtake: float = 0.0
     lose_site_after: int | None = None
 
 
@@ -139,6 +142,8 @@ class World:
         self.sites = [SiteMachine("job", k, names(self.n)) for k in range(self.n)]
         self.time = 0.0
         self.coordinator = CoordinatorMachine("job", names(self.n), clock=lambda: self.time)
+        self.coordinator.announce_ahead(self.options.ahead)
+        self.early = 0  # collectives begun where not every site was ready yet
         self.chunks: list[tuple[int, ChunkMessage, bytes]] = []
         self.control: dict[tuple[int, int], deque[Any]] = {}
         self.missing_parts: list[tuple[int, int, int]] = []
@@ -225,6 +230,8 @@ class World:
                 able.append(self._replan)
             if self.coordinator.next_seq and able and self.rng.random() < self.options.switch:
                 able.append(self._switch)
+            if able and self.rng.random() < self.options.change_ahead:
+                able.append(self._change_ahead)
         return able
 
     def _switch(self) -> None:
@@ -232,6 +239,9 @@ class World:
         plan = random_plan(self.rng, self.n)
         paths = {(u, v): self.rng.randrange(8) for u in range(self.n) for v in range(self.n)}
         self.announce(self.coordinator.replan_within(seq, plan, self.chunk_elements, paths))
+
+    def _change_ahead(self) -> None:
+        self.announce(self.coordinator.announce_ahead(self.rng.choice((0, 1, 2, 4))))
 
     def _may_end_early(self) -> bool:
         """Time does not run away: few failures in a row, and whoever is asked has time to answer."""
@@ -290,7 +300,15 @@ class World:
         self.execute(dst, self.sites[dst].on_message(message))
 
     def _control_arrives(self, link: tuple[int, int]) -> None:
-        message = control_from_dict(self.control[link].popleft())
+        queue = self.control[link]
+        if link[0] == COORDINATOR and self.rng.random() < self.options.overtake:
+            # Only announcements: the rest relies on the order of its connection.
+            places = [k for k, plain in enumerate(queue) if plain["type"] == "announce"]
+            if places:
+                place = self.rng.choice(places)
+                queue.appendleft(queue[place])
+                del queue[place + 1]
+        message = control_from_dict(queue.popleft())
         src, dst = link
         if src in self.lost or dst in self.lost:
             return
@@ -321,6 +339,7 @@ class World:
         for action in actions:
             match action:
                 case Send(dst, message, path, _):
+                    self.early += message.seq >= self.coordinator.next_seq
                     self.versions.setdefault(message.seq, set()).add(message.version)
                     policy = self.sites[site]._policies[message.version]
                     assert path == policy.hop_paths[site, dst]

@@ -217,3 +217,61 @@ def test_plans_change_inside_a_collective(block: int) -> None:
 
     for_each_seed(block, check)
     assert switched > 50
+
+
+@pytest.mark.parametrize("block", range(27, 29))
+def test_policies_announced_ahead_without_a_barrier(block: int) -> None:
+    """Sites begin on their own; a plan changes at any time; announcements overtake each other and repeat."""
+    early = policies = 0
+
+    def check(seed: int) -> None:
+        nonlocal early, policies
+        rough = Options(
+            ahead=1 + seed % 3,
+            replan=1.0,
+            depth=1 + seed % 4,
+            overtake=0.5 * (seed % 2),
+            duplicate=0.2 * (seed % 3 == 0),
+            ghosts=seed % 5 != 0,
+            late_contributions=0.2,
+        )
+        it = world(seed, rough, collectives=8)
+        it.run()
+        it.check_finished()
+        early += it.early
+        policies += it.coordinator.version
+
+    for_each_seed(block, check)
+    assert early > SEEDS_PER_BLOCK, "sites did begin before all others were ready"
+    assert policies > 2 * SEEDS_PER_BLOCK, "plans did change"
+
+
+@pytest.mark.parametrize("block", range(29, 30))
+def test_the_barrier_comes_and_goes_in_the_middle_of_a_job(block: int) -> None:
+    def check(seed: int) -> None:
+        rough = Options(replan=1.0, change_ahead=0.1, depth=3, ghosts=True, switch=0.05 * (seed % 2))
+        it = world(seed, rough, collectives=10)
+        it.run()
+        it.check_finished()
+
+    for_each_seed(block, check)
+
+
+def test_no_site_is_further_ahead_than_was_announced() -> None:
+    apart = 0
+    for seed in range(40):
+        it = world(seed, Options(ghosts=True, ahead=3, depth=8, replan=1.0), n=4, collectives=14)
+        begin = it._begin
+
+        def watched(site: int, it: World = it, begin: Callable[[int], None] = begin) -> None:
+            nonlocal apart
+            begin(site)
+            running = [max((s for s in m.in_flight if m.started(s)), default=-1) for m in it.sites]
+            slowest = min(m.next_seq for m in it.sites)
+            assert max(running) < slowest + 3
+            apart = max(apart, max(running) - slowest)
+
+        it._begin = watched  # type: ignore[method-assign]
+        it.run()
+        it.check_finished()
+    assert apart >= 1

@@ -6,7 +6,9 @@ reading from all peers until the releases have come. That cannot lock up: a peer
 its own release, so the coordinator has released the collective already, and the release that ends the wait
 arrives on the control connection, which is always read. Nothing else makes an agent stop reading: partial
 sums take no more memory than the tensors in flight, and messages between workers, which may rightly wait for
-a later `recv`, are limited by `agents.mailbox` instead.
+a later `recv`, are limited by `agents.mailbox` instead. Chunks of a collective that is settled ahead (policies
+announced without barrier) wait for this site's own workers, who may wait for other chunks: they are not
+counted here, but bounded by the number of collectives that a site may be ahead.
 """
 
 from __future__ import annotations
@@ -127,11 +129,11 @@ class Agent:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of chunks whose collective is not released here yet."""
+        """Bytes of chunks whose collective has not started here yet."""
         return sum(job.collectives.held_bytes for job in self.jobs.values())
 
     def _hold(self) -> None:
-        held = self.held_bytes
+        held = sum(job.collectives.unreleased_bytes for job in self.jobs.values())
         if held > HOLD_BYTES:
             self.transport.hold(True)
         elif held < HOLD_BYTES // 2:

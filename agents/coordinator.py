@@ -23,7 +23,7 @@ from agents.daemon import run_daemon
 from agents.errors_on_wire import error_to_dict
 from agents.job import JobDescription
 from agents.network_watch import NetworkWatch
-from agents.options import AuxiliaryOptions, AwarenessOptions
+from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from agents.planning.base import NetworkView, Plan
 from agents.planning.registry import get_scheduler
 from agents.streams import FrameStream
@@ -37,12 +37,12 @@ OPEN_SECONDS: Final = 30.0
 START_SECONDS: Final = 120.0
 CLOSE_SECONDS: Final = 30.0
 # A chunk of the widest element type (complex128) still fits a frame.
-NETWORK_OPTIONS: Final = ("awareness", "auxiliary")
+NETWORK_OPTIONS: Final = ("awareness", "auxiliary", "policy")
 MAX_CHUNK_ELEMENTS: Final = wire.MAX_PAYLOAD // 16
 
 
 class JobSpec(BaseModel):
-    """What a runner gives to open a job. A segment may name its own `awareness` and `auxiliary`."""
+    """What a runner gives to open a job. A segment may name its own `awareness`, `auxiliary` and `policy`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,6 +53,7 @@ class JobSpec(BaseModel):
     scheduler: str | dict[str, Any] | None = None
     awareness: AwarenessOptions = AwarenessOptions()
     auxiliary: AuxiliaryOptions = AuxiliaryOptions()
+    policy: PolicyOptions = PolicyOptions()
 
 
 class Coordinator:
@@ -223,7 +224,8 @@ class Coordinator:
             self.config.hop_paths(members),
             lambda place, kind, body: self._send_to_agent(members[place], kind, body),
         )
-        job.awareness, job.auxiliary = wanted.awareness, wanted.auxiliary
+        job.awareness, job.auxiliary, job.policy = wanted.awareness, wanted.auxiliary, wanted.policy
+        job.run(job.machine.announce_ahead(wanted.policy.announced))
         if wanted.scheduler is not None:
             job.scheduler_spec = wanted.scheduler
             job.set_plan(await self._plan(job, wanted.scheduler, self._view(job, self.rates)))
@@ -255,7 +257,7 @@ class Coordinator:
         scheduler = segment.get("scheduler")
         if scheduler is None and found.machine.policy is None:
             raise UsageError(f"segment {segment.get('label')} of job {job} names no scheduler, and none is in use")
-        watch = self._watch(found, segment)
+        watch, policy = self._watch(found, segment)
         before = found.machine.version
         plan = None
         if scheduler is not None:
@@ -269,6 +271,7 @@ class Coordinator:
             start_timeout=start_timeout,
             timeout=timeout,
             watch=watch,
+            policy=policy,
         )
         names = found.description.site_names
         return {
@@ -280,16 +283,17 @@ class Coordinator:
             "network": watch.status(),
         }
 
-    def _watch(self, job: CoordinatedJob, segment: Mapping[str, Any]) -> NetworkWatch:
-        """What follows the network during a segment, by its options or the job's."""
+    def _watch(self, job: CoordinatedJob, segment: Mapping[str, Any]) -> tuple[NetworkWatch, PolicyOptions]:
+        """What follows the network during a segment, by its options or the job's; and how policies change."""
         try:
             awareness = AwarenessOptions.model_validate(segment.get("awareness", job.awareness))
             auxiliary = AuxiliaryOptions.model_validate(segment.get("auxiliary", job.auxiliary))
+            policy = PolicyOptions.model_validate(segment.get("policy", job.policy))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise UsageError(f"segment {segment.get('label')}: {where}: {first['msg']}") from None
-        return NetworkWatch(
+        watch = NetworkWatch(
             awareness,
             auxiliary,
             config=self.config,
@@ -300,6 +304,7 @@ class Coordinator:
             use_plan=job.set_plan,
             broadcast=job.broadcast,
         )
+        return watch, policy
 
     async def _close_job(self, stream: FrameStream, job: str, timeout: float = CLOSE_SECONDS) -> None:
         found = self._job(job)

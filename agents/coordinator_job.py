@@ -6,16 +6,25 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from agents.faults import PATIENCE_SECONDS, Fault, cause_of
 from agents.job import CAUSE, WAITS_FOR_RELEASE, JobDescription
 from agents.network_watch import NetworkWatch
-from agents.options import AuxiliaryOptions, AwarenessOptions
+from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction
 from agents.sync.coordinator_machine import CoordinatorMachine
-from agents.sync.messages import Ready, Release, ToCoordinator, ToSite, control_from_dict, control_to_dict
+from agents.sync.messages import (
+    Announce,
+    Ready,
+    Release,
+    ToCoordinator,
+    ToSite,
+    control_from_dict,
+    control_to_dict,
+)
 from topologies.errors import DeadlineError, RunFailedError, StormbedError, UsageError
 
 MAX_POLICIES: Final = 1000
@@ -51,9 +60,14 @@ class CoordinatedJob:
         self.watch: NetworkWatch | None = None
         self.awareness = AwarenessOptions()
         self.auxiliary = AuxiliaryOptions()
+        self.policy = PolicyOptions()
         self.scheduler_spec: str | Mapping[str, Any] = ""
-        self.policies: deque[dict[str, int]] = deque(maxlen=MAX_POLICIES)  # with the time of their release
+        self.policies: deque[dict[str, Any]] = deque(maxlen=MAX_POLICIES)  # those that have come into force
         self._version = 0
+        self._announced: list[dict[str, Any]] = []  # policies that have not come into force yet
+        self._why: dict[str, Any] = {}
+        self._every = 0  # plan anew after so many collectives
+        self._planned_at = 0
         self._chunk_elements = self._elements = chunk_elements
         self._hop_paths = hop_paths
         self._send = send
@@ -94,10 +108,11 @@ class CoordinatedJob:
         start_timeout: float,
         timeout: float | None,
         watch: NetworkWatch | None = None,
+        policy: PolicyOptions | None = None,
     ) -> None:
         """Give the next segment to all workers, and wait until all have finished it.
 
-        `watch` follows the network meanwhile.
+        `watch` follows the network meanwhile; `policy` replaces the job's options.
         """
         if self._running:
             raise UsageError(f"job {self.name} is running segment {self.segment} already")
@@ -105,6 +120,9 @@ class CoordinatedJob:
         try:
             await self._until(self._all_ask, start_timeout, self._who_does_not_ask)
             self._elements = fields.get("chunk_elements", self._chunk_elements)
+            how = policy or self.policy
+            self._every, self._planned_at = how.every, self.machine.next_seq
+            self.run(self.machine.announce_ahead(how.announced))
             if plan is not None:
                 self.set_plan(plan)
             self.segment = str(fields.get("label", ""))
@@ -137,9 +155,10 @@ class CoordinatedJob:
                 self.abort(str(error))
                 raise
 
-    def set_plan(self, plan: Plan) -> None:
-        """Use a plan from the next collective on."""
+    def set_plan(self, plan: Plan, why: Mapping[str, Any] = MappingProxyType({"reason": "start"})) -> None:
+        """Use a plan from the next collective on, or from the next one that is not settled."""
         self._scheduler = plan.scheduler
+        self._why = dict(why)
         self.run(self.machine.set_plan(plan, self._elements, self._hop_paths))
 
     def abort(self, cause: str) -> None:
@@ -152,7 +171,7 @@ class CoordinatedJob:
         """A frame about this job; `site` is the sender's place in the job."""
         if kind == "machine":
             message = control_from_dict(body["message"])
-            if isinstance(message, Release):
+            if isinstance(message, Release | Announce):
                 raise StormbedError("a site cannot release")
             self._machine_said(message)
         elif kind == "fault":
@@ -186,8 +205,16 @@ class CoordinatedJob:
         except StormbedError as error:
             self.abort(f"coordinator: {error}")
             return
-        if isinstance(message, Ready) and self.left and self.failure is None:
-            self._check_left(message.seq)
+        if isinstance(message, Ready) and self.failure is None:
+            self._plan_in_turn()
+            if self.left:
+                self._check_left(message.seq)
+
+    def _plan_in_turn(self) -> None:
+        if self._every and self._running and self.machine.next_seq >= self._planned_at + self._every:
+            self._planned_at = self.machine.next_seq
+            if self.watch is not None:
+                self.watch.plan_again("every")
 
     def _left(self, worker: Worker) -> None:
         self.left.add(worker)
@@ -227,16 +254,23 @@ class CoordinatedJob:
 
     def run(self, actions: list[CoordinatorAction]) -> None:
         """Execute what the machine asks for."""
-        if self.machine.version != self._version:
-            self._version = self.machine.version
-            entry = {"version": self._version, "from_seq": self.machine.next_seq - 1}
-            self.policies.append({**entry, "monotonic_ns": time.monotonic_ns()})
+        self._note_policies()
         for action in actions:
             self._send_message(action.dst, action.message)
         if self.failure is not None and self._timer is not None:
             self._timer.cancel()
         self._watch_leases()
         self._notify()
+
+    def _note_policies(self) -> None:
+        """Keep when a policy was issued and why, and when its first collective had all sites ready."""
+        issued, now = self.machine.policy, time.monotonic_ns()
+        if issued is not None and issued.version != self._version:
+            self._version = issued.version
+            entry = {"version": issued.version, "from_seq": issued.from_seq, "issued_ns": now}
+            self._announced.append(entry | self._why)
+        while self._announced and self.machine.next_seq > self._announced[0]["from_seq"]:
+            self.policies.append({**self._announced.pop(0), "monotonic_ns": now})
 
     def _watch_leases(self) -> None:
         """Be there when a transfer that was decided by itself is late."""

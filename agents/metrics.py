@@ -76,7 +76,7 @@ class AgentCollector(Collector):
 
         yield GaugeMetricFamily(
             "stormbed_agent_held_bytes",
-            "Bytes of chunks whose collective is not released here yet",
+            "Bytes of chunks whose collective has not started here yet",
             agent.held_bytes,
         )
         yield GaugeMetricFamily(
@@ -110,7 +110,18 @@ class AgentCollector(Collector):
             "stormbed_agent_iteration", "Iteration last reported by a worker here", labels=["run"]
         )
         held = GaugeMetricFamily(
-            "stormbed_agent_held_chunks", "Chunks whose collective is not released here yet", labels=["run"]
+            "stormbed_agent_held_chunks", "Chunks whose collective has not started here yet", labels=["run"]
+        )
+        arrived = CounterMetricFamily(
+            "stormbed_agent_received_chunks", "Chunks that came from other sites", labels=["run"]
+        )
+        again = CounterMetricFamily(
+            "stormbed_agent_duplicate_messages", "Messages dropped, as handled before", labels=["run"]
+        )
+        wait = HistogramMetricFamily(
+            "stormbed_agent_release_wait_seconds",
+            "From the last call of this site's workers to the start of the collective here",
+            labels=["run"],
         )
         segment = InfoMetricFamily("stormbed_agent_segment", "What the workers run", labels=["run"])
         seconds = HistogramMetricFamily(
@@ -126,9 +137,12 @@ class AgentCollector(Collector):
             if progress.iteration >= 0:
                 iteration.add_metric(name, progress.iteration)
             held.add_metric(name, here.held_chunks)
+            arrived.add_metric(name, here.chunks_received)
+            again.add_metric(name, here.machine.duplicates)
+            wait.add_metric(name, here.release_wait.buckets(), here.release_wait.sum)
             segment.add_metric(name, {"segment": progress.segment, "scheduler": progress.scheduler})
             seconds.add_metric(name, here.synchronisation.buckets(), here.synchronisation.sum)
-        yield from (collectives, results, version, iteration, held, segment, seconds)
+        yield from (collectives, results, version, iteration, held, arrived, again, segment, seconds, wait)
 
     def _network(self) -> Iterator[Metric]:
         names = self._agent.config.topology.site_names

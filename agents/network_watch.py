@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ class NetworkWatch:
         config: the network.
         members, declared, view: see `agents.replanning.Replanner`.
         make_plan: plans for a view, elsewhere than on the loop.
-        use_plan: makes a plan the one of the next collective.
+        use_plan: makes a plan the one of the next collective; told why as well.
         broadcast: sends a frame to all sites of the job.
 
     Attributes:
@@ -46,7 +47,7 @@ class NetworkWatch:
         declared: Rates,
         view: Callable[[Rates], NetworkView],
         make_plan: Callable[[NetworkView], Awaitable[Plan]],
-        use_plan: Callable[[Plan], None],
+        use_plan: Callable[[Plan, dict[str, Any]], None],
         broadcast: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.awareness = awareness
@@ -60,6 +61,7 @@ class NetworkWatch:
         self._broadcast = broadcast
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
+        self._again: asyncio.Task[None] | None = None
 
     @property
     def matrix(self) -> RateMatrix:
@@ -108,8 +110,31 @@ class NetworkWatch:
 
     def stop(self) -> None:
         """The segment is over."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._again):
+            if task is not None:
+                task.cancel()
+
+    def plan_again(self, reason: str) -> None:
+        """Make a new plan whatever the rates, unless one is being made."""
+        if self._again is None or self._again.done():
+            self._again = self._loop.create_task(self._replan(reason))
+
+    async def _replan(self, reason: str) -> None:
+        look = self._replanner.look_again(self._loop.time())
+        if look is None:
+            return
+        try:
+            plan = self._replanner.adopt(look, await self._make_plan(look.view))
+        except StormbedError as error:
+            log.warning("no new plan: %s", error)
+            return
+        if plan is not None:
+            self._use_plan(plan, self._why(reason))
+        self._offer_detours(look.rates)
+
+    def _why(self, reason: str) -> dict[str, Any]:
+        gain = self._replanner.gain
+        return {"reason": reason, "gain_ratio": gain if gain is not None and math.isfinite(gain) else None}
 
     def reported(self, site: int, ways: Sequence[Sequence[Any]]) -> None:
         """Estimates of what comes in at `site`: [from, path number, bit/s] each."""
@@ -123,7 +148,7 @@ class NetworkWatch:
             return False
         accepted, plan = self._replanner.judge(look, await self._make_plan(look.view))
         if plan is not None:
-            self._use_plan(plan)
+            self._use_plan(plan, self._why("rates"))
         self._offer_detours(look.rates)
         return accepted
 

@@ -37,6 +37,7 @@ class Replanner:
         plan: the latest plan.
         reports: from the sites.
         checks, replans: looks at the rates, and new plans that came of them.
+        gain: what the latest new plan promised, relative; None where that was no reason for it.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class Replanner:
         self._members = members
         self._declared = declared
         self._view = view
+        self.gain: float | None = None
+        self._draws = 0
         self._snapshot: Rates = {}
         self._detours: Detours = frozenset()
 
@@ -88,18 +91,31 @@ class Replanner:
             return None
         return Look(rates, self._view(rates))
 
+    def look_again(self, now: float) -> Look | None:
+        """What to plan anew for, whatever the rates; None under a plan that decides per transfer."""
+        if self.plan is None or self.plan.transfers is not None:
+            return None
+        self._draws += 1
+        rates = self.rates(now)
+        return Look(rates, replace(self._view(rates), draw=self._draws))
+
+    def adopt(self, look: Look, proposed: Plan) -> Plan | None:
+        """Take a plan for `look_again`; it, where it is another one."""
+        self._snapshot = look.rates
+        if self.plan is not None and _unscored(proposed) == _unscored(self.plan):
+            return None
+        self.gain = None if self.plan is None else predicted_gain(self.plan, proposed, look.view)
+        self.replans += 1
+        self.plan = proposed
+        return proposed
+
     def judge(self, look: Look, proposed: Plan) -> tuple[bool, Plan | None]:
         """Whether the proposed plan is better by what the options ask for, and it where sites act on it."""
         assert self.plan is not None, "`look` saw one"
         by_gain = self.awareness.replanning == "gain"
         if by_gain and predicted_gain(self.plan, proposed, look.view) <= self.awareness.min_gain:
             return False, None
-        self._snapshot = look.rates
-        if _unscored(proposed) == _unscored(self.plan):
-            return True, None
-        self.replans += 1
-        self.plan = proposed
-        return True, proposed
+        return True, self.adopt(look, proposed)
 
     def detours(self, rates: Rates) -> list[list[int]] | None:
         """The paths with something to spare, [from, to, number] each; None when the sites know already."""

@@ -20,7 +20,7 @@ from agents.job import CAUSE, CONSEQUENCE, WAITS_FOR_RELEASE, JobDescription
 from agents.lanes import Order
 from agents.site_network import SiteNetwork
 from agents.sync.actions import Complete, Deliver, Failed, Send, SendControl, SiteAction
-from agents.sync.messages import Abort, ChunkMessage, Release, SwitchMessage, ToSite, control_to_dict
+from agents.sync.messages import Abort, ChunkMessage, ToSite, control_to_dict
 from agents.sync.payload import Array, ArrayPayload
 from agents.sync.site_machine import SiteMachine
 from agents.wire import Header
@@ -65,8 +65,9 @@ class SiteCollectives:
         ready: told the number of one that all workers here have called.
 
     Attributes:
-        completed, result_bytes, synchronisation: for the metrics.
-        held_bytes, held_chunks: chunks whose collective is not released here yet.
+        completed, result_bytes, synchronisation, chunks_received: for the metrics.
+        release_wait: from the last call of this site's workers to the start of the collective.
+        held_bytes, held_chunks: chunks whose collective has not started here yet.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class SiteCollectives:
         self.machine = SiteMachine(job.name, site, job.site_names)
         self.completed = self.result_bytes = 0
         self.synchronisation = Histogram()
+        self.release_wait = Histogram()
+        self.chunks_received = 0
         self.held_bytes = self.held_chunks = 0
         self._job = job
         self._site = site
@@ -97,6 +100,7 @@ class SiteCollectives:
         self._loop = asyncio.get_running_loop()
         self._under_way: dict[int, _UnderWay] = {}
         self._held: dict[int, int] = {}
+        self._unstarted: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         """Whether any is under way."""
@@ -129,12 +133,15 @@ class SiteCollectives:
     def _begin(self, seq: int, under_way: _UnderWay) -> None:
         local = under_way.local
         spec = local.arrange()
+        self._unstarted[seq] = under_way.ready_ns
         if not local.needs_preparation:
             under_way.prepared = True
             self._run(self.machine.begin(seq, spec, local.source))
+            self._look_at_held()
             return
         # The release is asked for while this site's workers are still being combined.
         self._run(self.machine.begin(seq, spec))
+        self._look_at_held()
         self._prepare(seq, under_way, local.prepare())
 
     def _prepare(self, seq: int, under_way: _UnderWay, steps: Iterator[None]) -> None:
@@ -168,19 +175,34 @@ class SiteCollectives:
 
     def control(self, message: ToSite) -> None:
         """The coordinator's word."""
-        if isinstance(message, Release) or (isinstance(message, SwitchMessage) and message.verb == "switch"):
-            self.held_bytes -= self._held.pop(message.seq, 0)
         self._feed(message)
-        self.held_chunks = self.machine.held
+        self._look_at_held()
 
     def chunk(self, header: Header, payload: memoryview) -> None:
         """A chunk from another site."""
         message = chunk_message(self._job.name, header, payload)
+        self.chunks_received += 1
         self._feed(message)
         if self.machine.held > self.held_chunks:
             self._held[message.seq] = self._held.get(message.seq, 0) + len(payload)
             self.held_bytes += len(payload)
             self.held_chunks += 1
+
+    @property
+    def unreleased_bytes(self) -> int:
+        """Of the held bytes, those of collectives that only the coordinator's word can start. The others
+        wait for this site's own workers, and are bounded by how far ahead a site may be.
+        """
+        return sum(count for seq, count in self._held.items() if seq >= self.machine.settled_below)
+
+    def _look_at_held(self) -> None:
+        """Some collectives may have started."""
+        for seq in [seq for seq in self._held if not self.machine.holds(seq)]:
+            self.held_bytes -= self._held.pop(seq)
+        self.held_chunks = self.machine.held
+        now = time.monotonic_ns()
+        for seq in [seq for seq in self._unstarted if self.machine.started(seq)]:
+            self.release_wait.observe((now - self._unstarted.pop(seq)) / 1e9)
 
     def _feed(self, message: ChunkMessage | ToSite) -> None:
         try:
@@ -245,6 +267,7 @@ class SiteCollectives:
             under_way.timer.cancel()
         self._under_way.clear()
         self._held.clear()
+        self._unstarted.clear()
         self.held_bytes = self.held_chunks = 0
 
     def _overdue(self, seq: int) -> None:

@@ -185,7 +185,8 @@ class SiteJob:
 
         `options` are those of `agents.options`, as plain values.
         """
-        self.network.configure(options.get("awareness"), options.get("auxiliary"))
+        seed = fields.get("seed", 0)
+        self.network.configure(options.get("awareness"), options.get("auxiliary"), seed)
         self.progress.segment = str(fields.get("label", ""))
         self.progress.scheduler = scheduler
         self.progress.iteration = -1

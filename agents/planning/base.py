@@ -202,6 +202,8 @@ class NetworkView:
     delays   seconds one way of directed links (absent = 0)
     ready_s  predicted seconds until each site's own contribution is there (empty = all at once)
 
+    `draw` tells schedulers that draw at random one plan of a segment from the next.
+
     Sizes matter only beside delays and ready times: `model_bits` are those of one synchronisation (default:
     AlexNet in float32), `chunk_bits` those of one chunk (default: 100,000 elements of float32).
     """
@@ -214,6 +216,7 @@ class NetworkView:
     ready_s: tuple[float, ...] = ()
     model_bits: float = 57_029_322 * 32.0
     chunk_bits: float = 3_200_000.0
+    draw: int = 0
 
     def __post_init__(self) -> None:
         if self.n < 1:

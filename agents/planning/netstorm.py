@@ -24,11 +24,16 @@ first among equals. Shares are proportional to the scores.
 Results: the public code sends them down the push tree reversed, whatever the rates that way (`pull:
 reversed`). By default (`pull: own`) they take the fastest paths from the root, which is the same where both
 directions of every link are alike.
+
+Random paths (`paths: random`, the published switch ENABLE_RANDOM): instead of the fastest paths a random
+spanning tree over the links for every root, drawn by `seed` and by how many plans the segment had before;
+scores are 1/Q of that tree. The code draws a path for every pair instead, which need not make trees.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +41,9 @@ from typing import Any
 import numpy as np
 
 from agents.planning import routes
-from agents.planning.base import NetworkView, Plan, Tree
+from agents.planning.base import NetworkView, Parents, Plan, PlanError, Tree
+from agents.planning.options import whole_number, word
+from agents.planning.timing import level_score
 from topologies.errors import UsageError
 
 
@@ -48,27 +55,39 @@ class NetStorm:
 
     roots: int | None = None
     pull: str = "own"
-    name: str = "netstorm"
+    paths: str = "fastest"
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """netstorm, or netstorm-random."""
+        return "netstorm" if self.paths == "fastest" else "netstorm-random"
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], site_names: Sequence[str]) -> NetStorm:
-        """From `roots: R`, from 1 to the number of sites, or `all`; and `pull: own | reversed`."""
+        """From `roots: R`, from 1 to the number of sites, or `all`; `pull: own | reversed`; `paths: fastest |
+        random` and the `seed` of the latter.
+        """
         pull = options.get("pull", "own")
         if pull not in ("own", "reversed"):
             raise UsageError(
                 f"scheduler netstorm cannot pull by {pull!r} trees", hint="use pull: own or pull: reversed"
             )
+        paths = word("netstorm", "paths", options.get("paths", "fastest"), ("fastest", "random"))
+        seed = whole_number("netstorm", "seed", options.get("seed", 0), least=0)
         roots = options.get("roots", "all")
         if roots == "all":
-            return cls(pull=pull)
+            return cls(None, pull, paths, seed)
         if not isinstance(roots, int) or isinstance(roots, bool) or not 1 <= roots <= len(site_names):
             raise UsageError(
                 f"scheduler netstorm cannot keep {roots!r} roots", hint=f"use 1 to {len(site_names)}, or all"
             )
-        return cls(roots, pull)
+        return cls(roots, pull, paths, seed)
 
     def plan(self, network: NetworkView) -> Plan:
         """FAPT of every kept root, in ascending order of the roots."""
+        if self.paths == "random":
+            return self._random_plan(network)
         scores = level_scores(network)
         kept = keep_roots(scores, network.n if self.roots is None else self.roots)
         total = math.fsum(scores[r] for r in kept)
@@ -84,6 +103,41 @@ class NetStorm:
             share = scores[r] / total if total else 1.0
             trees.append(Tree(r, share, scores[r], push, None if pull == push else pull))
         return Plan(self.name, tuple(trees))
+
+    def _random_plan(self, network: NetworkView) -> Plan:
+        draw = random.Random(f"netstorm {self.seed} {network.draw}")
+        push = [random_tree(draw, network, r) for r in range(network.n)]
+        scores = [level_score(network, r, parents) for r, parents in enumerate(push)]
+        kept = keep_roots(scores, network.n if self.roots is None else self.roots)
+        total = math.fsum(scores[r] for r in kept)
+        trees = []
+        for r in kept:
+            pull = push[r] if self.pull == "reversed" else random_tree(draw, network, r, down=True)
+            share = scores[r] / total if total else 1.0
+            trees.append(Tree(r, share, scores[r], push[r], None if pull == push[r] else pull))
+        return Plan(self.name, tuple(trees))
+
+
+def random_tree(draw: random.Random, network: NetworkView, root: int, *, down: bool = False) -> Parents:
+    """A random spanning tree over the links: towards the root, or away from it (`down`). PlanError when the
+    links do not connect all sites that way.
+
+    Grown by a random link from the tree to a site outside at a time (own).
+    """
+    parents: list[int | None] = [None] * network.n
+    reached, edge = {root}, []
+    arcs = network.arcs
+    new = root
+    while len(reached) < network.n:
+        edge += [(site, new) for site, _ in (arcs.outgoing if down else arcs.incoming)[new]]
+        edge = [(site, parent) for site, parent in edge if site not in reached]
+        if not edge:
+            lost = ", ".join(network.name(v) for v in range(network.n) if v not in reached)
+            raise PlanError(f"no tree of root {network.name(root)} reaches {lost}", hint="is a link down?")
+        new, parent = draw.choice(edge)
+        parents[new] = parent
+        reached.add(new)
+    return tuple(parents)
 
 
 def level_scores(network: NetworkView) -> list[float]:

@@ -144,7 +144,7 @@ _register(
     "#0072B2",
     "o",
     NetStorm.from_options,
-    ("roots", "pull"),
+    ("roots", "pull", "paths", "seed"),
 )
 _register(
     "packing",

@@ -233,6 +233,7 @@ class EmulatedRun:
             "timeout_s": training.deadline_s,
             "awareness": segment.awareness.model_dump(),
             "auxiliary": segment.auxiliary.model_dump(),
+            "policy": segment.policy.model_dump(),
         }
 
     def _watch(self, coordinator: CoordinatorClient, segment: Segment) -> None:
@@ -247,9 +248,8 @@ class EmulatedRun:
                 self._tell(segment, follower)
                 result = future.result()
                 self._run.set_plan(segment.label, result["plan"])
-                if segment.awareness.on or segment.auxiliary.on:
-                    followed = {key: result[key] for key in ("policies", "network")}
-                    self._run.events.write("network-followed", segment=segment.label, **followed)
+                followed = {key: result[key] for key in ("policies", "network")}
+                self._run.events.write("network-followed", segment=segment.label, **followed)
             except BaseException as error:
                 if not future.done():
                     self._abort(coordinator, str(error) or type(error).__name__)

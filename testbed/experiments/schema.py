@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from agents.options import AuxiliaryOptions, AwarenessOptions
+from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from testbed.experiments.models import is_model, is_tensor, parameter_count, tensor_sizes
 from testbed.timeline import RunDynamics, TimelineEntry
 from topologies.units import Delay
@@ -131,14 +131,15 @@ class SchedulerEntry(_Strict):
     """One scheduler's turn.
 
     `iterations` overrides the training's, the first `warmup` of them are not counted.
-    `label` is how it is shown; without it the scheduler's own name. `awareness` and `auxiliary` replace the
-    experiment's.
+    `label` is how it is shown; without it the scheduler's own name. `awareness`, `auxiliary` and `policy`
+    replace the experiment's.
     """
 
     name: str
     options: dict[str, Any] = {}
     awareness: AwarenessOptions | None = None
     auxiliary: AuxiliaryOptions | None = None
+    policy: PolicyOptions | None = None
     iterations: int | None = Field(default=None, ge=1, le=1_000_000)
     warmup: int = Field(default=0, ge=0)
     label: str | None = None
@@ -168,7 +169,8 @@ class Experiment(_Strict):
     `repeats` runs the whole list of schedulers again, with the next seed. `order: shuffled` draws the order
     of the turns anew for each repeat, by its seed, so that what drifts on the machine meanwhile favours no
     scheduler; reports keep the order of the file. `awareness` measures the links and
-    plans anew while a scheduler's turn lasts, `auxiliary` lets chunks take other paths; see `agents.options`.
+    plans anew while a scheduler's turn lasts, `auxiliary` lets chunks take other paths, `policy` says how a
+    new plan comes into force; see `agents.options`.
     """
 
     name: str
@@ -179,6 +181,7 @@ class Experiment(_Strict):
     schedulers: tuple[Annotated[SchedulerEntry, BeforeValidator(_entry)], ...] = Field(min_length=1)
     awareness: AwarenessOptions = AwarenessOptions()
     auxiliary: AuxiliaryOptions = AuxiliaryOptions()
+    policy: PolicyOptions = PolicyOptions()
     repeats: int = Field(default=1, ge=1, le=1000)
     order: Literal["declared", "shuffled"] = "declared"
     seed: int = Field(default=1, ge=0, lt=2**31)

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from agents.options import AuxiliaryOptions, AwarenessOptions
+from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from testbed.experiments.schema import DATA, MANAGEMENT, Compute, Experiment, SchedulerEntry, Training
 from topologies.errors import CannotHonourError, InvalidFileError, UsageError
 from topologies.files import Document, parse_yaml, read_yaml
@@ -58,6 +58,7 @@ class Segment:
     seed: int
     awareness: AwarenessOptions = field(default_factory=AwarenessOptions)
     auxiliary: AuxiliaryOptions = field(default_factory=AuxiliaryOptions)
+    policy: PolicyOptions = field(default_factory=PolicyOptions)
 
 
 @dataclass(frozen=True)
@@ -275,6 +276,7 @@ def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> 
                         seed=spec.seed + repeat,
                         awareness=entry.awareness or spec.awareness,
                         auxiliary=entry.auxiliary or spec.auxiliary,
+                        policy=entry.policy or spec.policy,
                     )
                 )
     return tuple(segments)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -95,6 +96,7 @@ class SimulatedRun:
             deadline_s=self._training.deadline_s,
         )
         self.world.on_complete = self._completed
+        self.world.on_ready = self._plan_in_turn
         self._ranks: list[list[int]] = [[] for _ in range(self.world.n)]
         for row in run.manifest.workers:
             self._ranks[experiment.topology.index(row.site)].append(row.rank)
@@ -109,6 +111,7 @@ class SimulatedRun:
         self._ready_ns = [0] * len(self._rows)
         self._finished = 0
         self._links = list(experiment.topology.directed)
+        self._planned_at = self._draws = 0
         self._playing = 0  # counts the plays of dynamics, so that an event of an earlier one is known
 
     def execute(self) -> None:
@@ -128,7 +131,9 @@ class SimulatedRun:
     def _conduct(self, segment: Segment) -> None:
         world, clock = self.world, self.world.clock
         self._say(f"{segment.label}: {segment.iterations} iterations")
+        world.announce_ahead(segment.policy.announced)
         plan = self._plan(segment)
+        self._planned_at, self._draws = world.coordinator.next_seq, 0
         self._run.set_plan(segment.label, plan.to_dict(self._experiment.topology.site_names))
         self._run.begin_segment(segment.label, clock.now_ns)
         self._segment, self._finished = segment, 0
@@ -149,9 +154,11 @@ class SimulatedRun:
             self._sample()
             self._run.end_segment(segment.label, clock.now_ns, status)
             self._segment = None
-            if _measured(segment):
-                followed = {"policies": world.policies[released:], "network": world.measure().end()}
-                self._run.events.write("network-followed", segment=segment.label, **followed)
+            network = world.measure().end() if _measured(segment) else None
+            policies = world.policies[released:]
+            self._run.events.write(
+                "network-followed", segment=segment.label, policies=policies, network=network
+            )
         self._say(f"{segment.label}: {(clock.now_ns - began) / SECOND:.2f} s of virtual time")
 
     def _plan(self, segment: Segment) -> Plan:
@@ -164,8 +171,20 @@ class SimulatedRun:
             segment.awareness,
             segment.auxiliary,
             planner.plan,
-            lambda plan: world.use_plan(plan, chunk_elements),
+            lambda plan: world.use_plan(plan, chunk_elements, "rates" if self._segment is segment else "start"),
         )
+
+    def _plan_in_turn(self) -> None:
+        """`policy: {every: N}`: a new plan after so many collectives, whatever the rates."""
+        segment = self._segment
+        if segment is None or not segment.policy.every:
+            return
+        if self.world.coordinator.next_seq >= self._planned_at + segment.policy.every:
+            self._planned_at = self.world.coordinator.next_seq
+            self._draws += 1
+            planner = get_scheduler(segment.scheduler, self._experiment.topology.site_names)
+            plan = planner.plan(replace(self.world.view(), draw=self._draws))
+            self.world.use_plan(plan, self._training.chunk_elements, "every")
 
     # ---- links that change
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
-from typing import Literal
+from typing import Any, Literal
 
 from agents.declared_network import DeclaredNetwork
 from agents.planning.base import NetworkView, Plan
@@ -93,9 +93,10 @@ class World:
     records      of every collective begun, by sequence number
     oldest_open  the first that is not complete at every site
     failures     (site, sequence number, cause) of every failed collective
-    policies     version, first collective and time of every policy that was released
+    policies     version, first collective and times of every policy that came into force, and why
     measuring    what times chunks and plans anew, where that is asked for
     on_complete  called with (site, sequence number) when a collective is complete at a site
+    on_ready     called when the coordinator has heard of one more collective for which all sites are ready
     """
 
     def __init__(
@@ -128,7 +129,11 @@ class World:
         self.oldest_open = 0
         self.failures: list[tuple[int, int, str]] = []
         self.on_complete: Callable[[int, int], None] | None = None
-        self.policies: list[dict[str, int]] = []
+        self.on_ready: Callable[[], None] | None = None
+        self.policies: list[dict[str, Any]] = []
+        self._why: dict[str, Any] = {}
+        self._issued: list[dict[str, Any]] = []  # announced, and not in force yet
+        self._version = 0
         self.measuring: Measuring | None = None
         self._job = job
         self._whole = whole
@@ -160,7 +165,13 @@ class World:
         self.use_plan(plan, chunk_elements)
         return plan
 
-    def use_plan(self, plan: Plan, chunk_elements: int) -> None:
+    def announce_ahead(self, ahead: int) -> None:
+        """How policies come into force from now on: 0 is the barrier."""
+        self._coordinate(self.coordinator.announce_ahead(ahead))
+
+    def use_plan(self, plan: Plan, chunk_elements: int, reason: str = "start") -> None:
+        """The plan holds from the next collective on, or from the next one that is not settled."""
+        self._why = {"reason": reason}
         self._coordinate(self.coordinator.set_plan(plan, chunk_elements, self._hop_paths))
 
     def measure(self) -> Measuring:
@@ -321,18 +332,23 @@ class World:
             payload.assert_exact([k for k in range(self.n) if wanted >> k & 1])
 
     def _to_coordinator(self, message: ToCoordinator) -> None:
-        self.clock.after(
-            self.options.control_delay_ns, lambda: self._coordinate(self.coordinator.on_message(message))
-        )
+        def arrive() -> None:
+            before = self.coordinator.next_seq
+            self._coordinate(self.coordinator.on_message(message))
+            if self.on_ready is not None and self.coordinator.next_seq > before:
+                self.on_ready()
+
+        self.clock.after(self.options.control_delay_ns, arrive)
 
     def _coordinate(self, actions: Sequence[CoordinatorAction]) -> None:
         """Do what the coordinator asks for."""
-        version = self.coordinator.version
-        if version and (not self.policies or self.policies[-1]["version"] != version):
-            from_seq = self.coordinator.next_seq - 1
-            self.policies.append(
-                {"version": version, "from_seq": from_seq, "monotonic_ns": self.clock.now_ns}
-            )
+        policy = self.coordinator.policy
+        if policy is not None and policy.version != self._version:
+            self._version = policy.version
+            entry = {"version": policy.version, "from_seq": policy.from_seq}
+            self._issued.append(entry | {"issued_ns": self.clock.now_ns} | self._why)
+        while self._issued and self.coordinator.next_seq > self._issued[0]["from_seq"]:
+            self.policies.append({**self._issued.pop(0), "monotonic_ns": self.clock.now_ns})
         for action in actions:
             self._to_site(action.dst, action.message)
         self._watch_leases()

@@ -52,6 +52,14 @@ def test_a_detour_always_relieves_a_busy_hop(
         assert lengths[hops[own]] > 2 * limit > lengths[hops[chosen]] * 2
 
 
+def test_random_takes_any_path_of_the_pair_that_is_allowed() -> None:
+    options = AuxiliaryOptions(rule="random")
+    assert {choose(options, 0, [1, 2, 3], {}, draw=lambda n, k=k: k) for k in range(3)} == {0, 1, 2}
+    seen = {choose(options, 0, [1, 2, 3], {}, draw=lambda n, k=k: k % n, allowed=(2,)) for k in range(3)}
+    assert seen == {0, 2}
+    assert choose(options, 0, [1], {}, draw=lambda n: n - 1) == 0
+
+
 def test_paths_with_something_to_spare() -> None:
     paths = path_sets(load_topology("triangle"))
     rates = {(u, v): 1e8 for u in range(3) for v in range(3) if u != v}

@@ -45,7 +45,7 @@ class Watched:
             declared={link: float(bps) for link, bps in TOPOLOGY.rates().items()},
             view=lambda rates: network_view(CONFIG, rates, (0, 1, 2)),
             make_plan=make_plan,
-            use_plan=self.used.append,
+            use_plan=lambda plan, why: self.used.append(plan),
             broadcast=lambda kind, body: self.frames.append((kind, body)),
         )
 

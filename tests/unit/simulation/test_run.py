@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -167,3 +168,16 @@ def test_needs_neither_torch_nor_mininet_nor_fabric() -> None:
         command = [sys.executable, "-c", program, *words]
         answer = subprocess.run(command, timeout=120, capture_output=True, text=True)
         assert answer.returncode == 0, answer.stderr
+
+
+def test_policies_announced_ahead_wait_for_no_coordinator(tmp_path: Path) -> None:
+    """A distant coordinator: with the barrier each collective waits for it, announced it does not."""
+    means = {}
+    for switch in ("barrier", "announced"):
+        text = SMALL.replace("schedulers:", f"policy: {{switch: {switch}, every: 1}}\nschedulers:")
+        text = text.replace("[star, netstorm]", "[{name: netstorm, options: {paths: random}}]")
+        options = replace(REALISTIC, control_delay_ns=50_000_000)
+        run_experiment(experiment_from_text(text), tmp_path / switch, options=options)
+        (iterations,) = read_run(tmp_path / switch).iterations.values()
+        means[switch] = sum(i.synchronisation_s or 0 for i in iterations[1:]) / len(iterations[1:])
+    assert 0.08 < means["barrier"] - means["announced"] < 0.12

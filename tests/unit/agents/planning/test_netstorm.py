@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -208,3 +209,23 @@ def test_a_thousand_sites_are_planned_in_seconds() -> None:
     plan = NetStorm().plan(NetworkView(1000, rates))
     assert time.process_time() - begun < 10
     assert len(plan.trees) == 1000
+
+
+def test_random_paths_are_trees_over_links_and_change_with_seed_and_draw() -> None:
+    plans = {}
+    for seed, draw in ((0, 0), (0, 1), (1, 0), (0, 0)):
+        plan = NetStorm.from_options({"paths": "random", "seed": seed}, NAMES9).plan(replace(v.V9, draw=draw))
+        assert plan.scheduler == "netstorm-random"
+        for tree in plan.trees:
+            for site, (up, down) in enumerate(zip(tree.parents, tree.down_parents, strict=True)):
+                assert up is None or (site, up) in v.V9.rates
+                assert down is None or (down, site) in v.V9.rates
+        assert plans.setdefault((seed, draw), plan) == plan
+    assert len(set(plans.values())) == 3
+    one = NetStorm.from_options({"paths": "random", "roots": 1, "pull": "reversed"}, NAMES9).plan(v.V9)
+    assert len(one.trees) == 1 and one.trees[0].pull_parents is None
+    line = NetworkView(3, {(0, 1): 1e6, (1, 0): 1e6, (1, 2): 1e6}, ("a", "b", "c"))
+    with pytest.raises(PlanError, match="no tree of root a reaches c"):
+        NetStorm(paths="random").plan(line)
+    with pytest.raises(UsageError, match="has no paths 'fast'"):
+        NetStorm.from_options({"paths": "fast"}, NAMES9)

@@ -57,7 +57,7 @@ def test_a_site_called_like_a_placement_wins() -> None:
         ("star-bset", "did you mean star-best"),
         (
             {"name": "netstorm", "options": {"root": 3}},
-            "no option 'root' (known options: roots, pull, link_order)",
+            "no option 'root' (known options: roots, pull, paths, seed, link_order)",
         ),
         ({"name": "star", "options": {"server": "dc22"}}, "did you mean dc2"),
         ({"name": "star-best", "options": {"server": "all"}}, "stands for server best, not 'all'"),

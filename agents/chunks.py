@@ -1,16 +1,19 @@
 """From tensors to chunks, and from chunks to trees.
 
 The unit that travels is a chunk: a contiguous slice of one tensor, at most C elements. Which tree carries it
-follows from the plan's shares, by one of two deterministic procedures, so every site computes the same table
+follows from the plan's shares, by one of three deterministic procedures, so every site computes the same table
 and none is sent around:
 
 * `allocate` ("quota"): the quota and pointer procedure of NetStorm's public code (kvstore_dist.h:
   EncodeDefaultKey, TaskDivisionUpdate);
-* `cut_smoothly` ("smooth"): exact shares, interleaved in proportion (own).
+* `cut_smoothly` ("smooth"): exact shares, interleaved in proportion (own);
+* `place_keys` ("keys"): small tensors whole on one tree, by a hash, large ones split evenly over all, as MXNet's
+  parameter server places them (kvstore_dist.h: EncodeDefaultKey).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -129,4 +132,43 @@ def cut_smoothly(
             length = min(size, sizes[part] - offset)
             table.append(Chunk(part, len(table), offset, length, tree, position))
             size, offset = size - length, offset + length
+    return tuple(table)
+
+
+def server_of_key(key: int, servers: int) -> int:
+    """The server of a small tensor: MXNet's (key * 9973) mod servers, sizes not looked at."""
+    return key * 9973 % servers
+
+
+def split_evenly(size: int, servers: int) -> tuple[int, ...]:
+    """The contiguous parts of a large tensor, one a server: part i ends at size/servers (i + 1), rounded half up."""
+    ends = [(2 * size * k + servers) // (2 * servers) for k in range(servers + 1)]
+    return tuple(end - begin for begin, end in itertools.pairwise(ends))
+
+
+@lru_cache(maxsize=256)
+def place_keys(
+    sizes: tuple[int, ...], chunk_elements: int, servers: int, big_array: int, first_key: int = 0
+) -> tuple[Chunk, ...]:
+    """Give tensors to servers (the trees of a plan) as MXNet does, and cut them into chunks.
+
+    Args:
+        big_array: MXNET_KVSTORE_BIGARRAY_BOUND, in elements. Below it a tensor goes whole to the server of its
+            key; from it on every server gets an equal part.
+        first_key: the key of the first tensor; the others count on from it.
+    """
+    total = sum(sizes)
+    done = 0
+    table: list[Chunk] = []
+    for part, size in enumerate(sizes):
+        if size < big_array:
+            shares = {server_of_key(first_key + part, servers): size}
+        else:
+            shares = dict(enumerate(split_evenly(size, servers)))
+        begin = 0
+        for tree, share in shares.items():
+            for offset, length in pieces(share, chunk_elements):
+                table.append(Chunk(part, len(table), begin + offset, length, tree, (done + length / 2) / total))
+                done += length
+            begin += share
     return tuple(table)

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from topologies.model import Topology
 
 SCHEMA = 1
+BIG_ARRAY = 1_000_000
 TIE = routes.TIE
 Parents = tuple[int | None, ...]
 LinkOrder = Literal["fifo", "index", "slack"]
-Cut = Literal["quota", "smooth"]
+Cut = Literal["quota", "smooth", "keys"]
 LINK_ORDERS: tuple[LinkOrder, ...] = ("fifo", "index", "slack")
-CUTS: tuple[Cut, ...] = ("quota", "smooth")
+CUTS: tuple[Cut, ...] = ("quota", "smooth", "keys")
 
 
 class PlanError(StormbedError):
@@ -113,8 +114,9 @@ class Plan:
     link_order  which waiting chunk a sender takes next: "fifo" as in the published systems; "index" = the
                 lowest (collective, chunk) first; "slack" = within a collective the one that must start first
                 to be in time (`agents.sync.order`)
-    cut         how a model becomes chunks of the trees: "quota" as in NetStorm, or "smooth" with exact shares
-                (`agents.chunks`)
+    cut         how a model becomes chunks of the trees: "quota" as in NetStorm, "smooth" with exact shares, or
+                "keys" as in MXNet, which knows no shares (`agents.chunks`)
+    big_array   elements from which "keys" splits a tensor over all trees
     run_ahead   how many times the trees' own fill a site's contributions may be ahead of the results it has
                 (`Policy.window`); None = no limit
     timing      needed by "slack" and by run_ahead, else None
@@ -129,6 +131,7 @@ class Plan:
     run_ahead: float | None = None
     timing: Timing | None = None
     transfers: Transfers | None = None
+    big_array: int = BIG_ARRAY
 
     def __post_init__(self) -> None:
         if not self.trees:

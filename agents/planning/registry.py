@@ -97,19 +97,25 @@ _register(
     "#D55E00",
     "v",
     Star.from_options,
-    ("server",),
+    ("server", "big_array"),
     server="first",
 )
 _register(
-    "star-best", "one server at the best site", "#E69F00", "^", Star.from_options, ("server",), server="best"
+    "star-best",
+    "one server at the best site",
+    "#E69F00",
+    "^",
+    Star.from_options,
+    ("server", "big_array"),
+    server="best",
 )
 _register(
     "star-all",
-    "every site a server, equal shares",
+    "every site a server, keys placed as MXNet does",
     "#CC79A7",
     "D",
     Star.from_options,
-    ("server",),
+    ("server", "big_array"),
     server="all",
 )
 _register(

@@ -7,7 +7,10 @@ published):
 
 * `first`  the server at site 0, placed without looking at the network;
 * `best`   the server at the site with the least modelled synchronisation time;
-* `all`    every site serves an equal share, as stock MXNet does with one server a host;
+* `all`    every site serves, as stock MXNet does with one server a host, and tensors are placed as it places
+           them: below `big_array` elements (MXNET_KVSTORE_BIGARRAY_BOUND, 1,000,000) whole at the server of
+           (key * 9973) mod servers, whatever their size; from there on in equal contiguous parts, one a
+           server (kvstore_dist.h: EncodeDefaultKey; `agents.chunks.place_keys`);
 * or the name of a site.
 
 Modelled synchronisation time of a server r, per megabit of model, used by `best`: all N-1 flows towards r and
@@ -27,7 +30,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from agents.planning.base import NetworkView, Plan, Tree
+from agents.planning.base import BIG_ARRAY, NetworkView, Plan, Tree
+from agents.planning.options import whole_number
 from agents.planning.routes import at_most
 from topologies.errors import UsageError
 from topologies.model import nearest
@@ -37,23 +41,29 @@ PLACEMENTS = ("first", "best", "all")
 
 @dataclass(frozen=True)
 class Star:
-    """server: one of first, best, all, or the index of a site; name: as shown in results."""
+    """server: one of first, best, all, or the index of a site; name: as shown in results; big_array: elements
+    from which `all` splits a tensor.
+    """
 
     server: str | int
     name: str
+    big_array: int = BIG_ARRAY
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], site_names: Sequence[str]) -> Star:
-        """From `server: first | best | all | SITE`; a site that is called like one of the words wins."""
+        """From `server: first | best | all | SITE`, where a site that is called like one of the words wins, and
+        `big_array`.
+        """
         server = options.get("server", "first")
+        big_array = whole_number("star", "big_array", options.get("big_array", BIG_ARRAY), least=0)
         if server in site_names:
-            return cls(list(site_names).index(server), f"star-{server}")
+            return cls(list(site_names).index(server), f"star-{server}", big_array)
         if server not in PLACEMENTS:
             raise UsageError(
                 f"scheduler star has no server {server!r}",
                 hint=nearest(str(server), (*PLACEMENTS, *site_names)),
             )
-        return cls(server, f"star-{server}")
+        return cls(server, f"star-{server}", big_array)
 
     def plan(self, network: NetworkView) -> Plan:
         """One tree per server; parents are logical hops that the network relays."""
@@ -66,7 +76,8 @@ class Star:
         else:
             roots = [int(self.server)]
         share = 1 / len(roots)
-        return Plan(self.name, tuple(_star(network, root, share) for root in roots))
+        trees = tuple(_star(network, root, share) for root in roots)
+        return Plan(self.name, trees, cut="quota" if len(roots) == 1 else "keys", big_array=self.big_array)
 
 
 def modelled_time(network: NetworkView, server: int) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from agents.chunks import Chunk, allocate, cut_smoothly, on_one_tree
+from agents.chunks import Chunk, allocate, cut_smoothly, on_one_tree, place_keys
 from agents.planning.base import Plan, Timing, Tree
 from agents.planning.transfers import Transfers
 from agents.sync import order
@@ -66,11 +66,16 @@ class Policy:
         """The chunks of a collective, the same at every site.
 
         All-reduces of floating type and more than one chunk are spread over the trees by their shares;
-        everything else takes the main tree.
+        everything else takes the main tree. A plan that places keys places all-reduces of any size: what tells
+        one from another here is the collective's fingerprint, so a tensor keeps its server from one iteration
+        to the next.
         """
         sizes = tuple(part.elements for part in spec.parts)
         if not self.spreads(spec) or self.plan.transfers is not None:
             return on_one_tree(sizes, self.chunk_elements, self.plan.main_tree)
+        if self.plan.cut == "keys":
+            trees, key = len(self.plan.trees), int(spec.digest, 16)
+            return place_keys(sizes, self.chunk_elements, trees, self.plan.big_array, key)
         spread = cut_smoothly if self.plan.cut == "smooth" else allocate
         return spread(sizes, self.chunk_elements, self.plan.shares)
 
@@ -102,7 +107,8 @@ class Policy:
     def spreads(self, spec: CollectiveSpec) -> bool:
         """Whether a collective is spread over all trees."""
         largest = max((part.elements for part in spec.parts), default=0)
-        return spec.kind == "allreduce" and is_floating(spec.dtype) and largest > self.chunk_elements
+        enough = largest > (0 if self.plan.cut == "keys" else self.chunk_elements)
+        return spec.kind == "allreduce" and is_floating(spec.dtype) and enough
 
     def per_transfer(self, spec: CollectiveSpec) -> bool:
         """Whether transfers of a collective are decided one by one: all-reduces of floating type, any size,
@@ -158,6 +164,7 @@ class Policy:
             "link_order": self.plan.link_order,
             "cut": self.plan.cut,
             "run_ahead": self.plan.run_ahead,
+            "big_array": self.plan.big_array,
             "server": None if self.plan.transfers is None else self.plan.transfers.server,
             "timing": None
             if timing is None
@@ -180,6 +187,7 @@ class Policy:
             if timing is None
             else Timing(timing["rate_bps"], tuple((u, v, a, b) for u, v, a, b in timing["hops"])),
             None if plain["server"] is None else Transfers(plain["server"]),
+            plain["big_array"],
         )
         return cls(
             version=plain["version"],

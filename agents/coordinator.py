@@ -20,6 +20,7 @@ from agents import metrics, wire
 from agents.config import Config
 from agents.coordinator_job import CoordinatedJob
 from agents.daemon import run_daemon
+from agents.decision_file import DecisionFile, decision_path
 from agents.errors_on_wire import error_to_dict
 from agents.job import JobDescription
 from agents.network_watch import NetworkWatch
@@ -223,6 +224,7 @@ class Coordinator:
             wanted.chunk_elements,
             self.config.hop_paths(members),
             lambda place, kind, body: self._send_to_agent(members[place], kind, body),
+            DecisionFile(decision_path(self.config.run_dir, wanted.job)),
         )
         job.awareness, job.auxiliary, job.policy = wanted.awareness, wanted.auxiliary, wanted.policy
         job.run(job.machine.announce_ahead(wanted.policy.announced))
@@ -361,6 +363,8 @@ class Coordinator:
         """Forget a job, here and at its sites."""
         if self.jobs.pop(job.description.wire, None) is not None:
             self.aborted_jobs += job.failure is not None
+            if job.decisions is not None:
+                job.decisions.close()
             job.broadcast("close", {})
 
     def _view(self, job: CoordinatedJob, rates: Mapping[tuple[int, int], float]) -> NetworkView:

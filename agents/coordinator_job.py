@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from agents.decision_file import DecisionFile
 from agents.faults import PATIENCE_SECONDS, Fault, cause_of
 from agents.job import CAUSE, WAITS_FOR_RELEASE, JobDescription
 from agents.network_watch import NetworkWatch
@@ -40,6 +41,7 @@ class CoordinatedJob:
         chunk_elements: largest chunk, unless a segment says otherwise.
         hop_paths: which network path each hop takes.
         send: sends a frame to the agent of a site (its place in the job).
+        decisions: keeps what is decided per transfer.
     """
 
     def __init__(
@@ -48,10 +50,14 @@ class CoordinatedJob:
         chunk_elements: int,
         hop_paths: dict[tuple[int, int], int],
         send: Callable[[int, str, dict[str, Any]], None],
+        decisions: DecisionFile | None = None,
     ) -> None:
         self.description = description
         self.name = description.name
         self.machine = CoordinatorMachine(description.name, description.site_names, clock=time.monotonic)
+        self.decisions = decisions
+        if decisions is not None:
+            self.machine.on_decision = decisions.write
         self.pids: dict[Worker, int] = {}
         self.asking: set[Worker] = set()
         self.left: set[Worker] = set()
@@ -123,6 +129,8 @@ class CoordinatedJob:
             how = policy or self.policy
             self._every, self._planned_at = how.every, self.machine.next_seq
             self.run(self.machine.announce_ahead(how.announced))
+            if self.decisions is not None:
+                self.decisions.begin(str(fields.get("label", "")))
             if plan is not None:
                 self.set_plan(plan)
             self.segment = str(fields.get("label", ""))
@@ -138,6 +146,8 @@ class CoordinatedJob:
             raise
         finally:
             self._running = False
+            if self.decisions is not None:
+                self.decisions.flush()
             if watch is not None:
                 watch.stop()
 

@@ -63,7 +63,10 @@ Event = Ready | Holds | Measured | Returned
 class Transfer:
     """`src` is to send `key` to `dst`: its partial sum (up), after which it is done with it, or the result.
 
-    mode  why this one, for logs; draw: the random number behind it, if any
+    For the log of decisions (`agents.sync.decisions`):
+    mode    why this one, in a word
+    draw    the random number behind it, if any; chance: what it had to be below to follow what is known
+    seen    the links that were looked at: (from, to, what is known of it; None = nothing)
     """
 
     key: Key
@@ -72,6 +75,8 @@ class Transfer:
     dst: int
     mode: str
     draw: float | None = None
+    chance: float | None = None
+    seen: tuple[tuple[int, int, float | None], ...] = ()
 
 
 class Decider(Protocol):

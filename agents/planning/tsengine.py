@@ -163,6 +163,10 @@ class TsEngineDecider:
     def _rate(self, src: int, dst: int) -> float:
         return self.samples.get((src, dst), (-1.0, 0))[0]
 
+    def _seen(self, src: int, dst: int) -> tuple[int, int, float | None]:
+        sample = self.samples.get((src, dst))
+        return src, dst, None if sample is None else sample[0]
+
     def _pair(self, key: Key, site: int) -> Transfer | None:
         queue = self._state(key).queue
         if site in queue:
@@ -174,9 +178,10 @@ class TsEngineDecider:
         if self.rule.server in (a, b):
             sender = b if a == self.rule.server else a
             return Transfer(key, "up", sender, self.rule.server, "server")
+        seen = (self._seen(a, b), self._seen(b, a))
         if self._rate(a, b) > self._rate(b, a):
-            return Transfer(key, "up", a, b, "faster")
-        return Transfer(key, "up", b, a, "later")
+            return Transfer(key, "up", a, b, "faster", seen=seen)
+        return Transfer(key, "up", b, a, "later", seen=seen)
 
     def _receiver(self, key: Key, holder: int) -> Transfer | None:
         state = self._state(key)
@@ -204,7 +209,8 @@ class TsEngineDecider:
             # With every link known there is nothing to explore: any of them.
             choice, mode = self._random.choice(unknown or known), "random"
         state.unserved.discard(choice)
-        return Transfer(key, "down", holder, choice, mode, draw)
+        seen = tuple(self._seen(holder, site) for site in candidates)
+        return Transfer(key, "down", holder, choice, mode, draw, greed, seen)
 
     def _expire(self, key: Key, holder: int) -> None:
         now, window = (key[0], self._expiry) if self._clean else (self.finished, RELEASE_EXPIRY)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction, SendToSite, Waiting
+from agents.sync.decisions import Log
 from agents.sync.issued import IssuedPolicies
 from agents.sync.messages import (
     Abort,
@@ -56,11 +57,13 @@ class CoordinatorMachine:
 
     clock        seconds that only grow; needed by such policies alone, for leases: call `on_time` when
                  `next_deadline` comes
+    on_decision  is given the records of what they decide (`agents.sync.decisions`)
     """
 
     def __init__(self, job: str, site_names: Sequence[str], clock: Clock | None = None) -> None:
         self.job = job
         self.transfers: TransferCoordinator | None = None
+        self.on_decision: Log | None = None
         self._clock = clock
         self._per_transfer: dict[int, TransferCoordinator] = {}
         self.site_names = tuple(site_names)
@@ -349,7 +352,9 @@ class CoordinatorMachine:
         if policy.plan.transfers is not None:
             rule = policy.plan.transfers.rule
             assert rule is not None and self._clock is not None, "checked by set_plan"
-            self.transfers = TransferCoordinator(self.job, self.site_names, rule, self._clock)
+            self.transfers = TransferCoordinator(
+                self.job, self.site_names, rule, self._clock, self.on_decision
+            )
             self._per_transfer[policy.version] = self.transfers
 
     def _deciding(self, message: TransferMessage) -> TransferCoordinator:

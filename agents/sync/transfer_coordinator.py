@@ -21,8 +21,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agents.planning.transfers import Holds, Key, Measured, Ready, Returned, Transfer, TransferRule
+from agents.planning.transfers import Event, Holds, Key, Measured, Ready, Returned, Transfer, TransferRule
 from agents.sync.actions import Waiting
+from agents.sync.decisions import Log, begun, closed, decided
 from agents.sync.messages import ProtocolError, TransferMessage, TransferVerb
 from topologies.errors import RunFailedError
 
@@ -59,9 +60,12 @@ class TransferCoordinator:
     """One job under one rule. Inputs return the messages to send, in order.
 
     clock  seconds that only grow, from any origin
+    log    is given a record of every event that is told to the decider (`agents.sync.decisions`)
     """
 
-    def __init__(self, job: str, site_names: Sequence[str], rule: TransferRule, clock: Clock) -> None:
+    def __init__(
+        self, job: str, site_names: Sequence[str], rule: TransferRule, clock: Clock, log: Log | None = None
+    ) -> None:
         self.job = job
         self.site_names = tuple(site_names)
         self.rule = rule
@@ -70,6 +74,7 @@ class TransferCoordinator:
         self.expired = 0
         self.duplicates = 0
         self._clock = clock
+        self._log = log
         self._everyone = (1 << len(self.site_names)) - 1
         n = len(self.site_names)
         self._rounds: dict[int, _Round] = {}
@@ -80,6 +85,8 @@ class TransferCoordinator:
         self._failures = [0] * n  # of each sender, in a row
         self._seconds_per_byte: dict[tuple[int, int], float] = {}
         self._out: list[TransferMessage] = []
+        if log is not None:
+            log(begun(clock()))
 
     # ---- inputs
 
@@ -164,7 +171,7 @@ class TransferCoordinator:
             self._say("final", site, key)
             self._has(key, site)
             return
-        transfer = self.decider.decide(Ready(key, site))
+        transfer = self._decide(Ready(key, site))
         if transfer is not None:
             self._paired[transfer.src].append(transfer)
             self._next(transfer.src)
@@ -189,7 +196,7 @@ class TransferCoordinator:
         out = self._matching(message, "down")
         if out is not None:
             seconds = self._learn(out, this.nbytes)
-            self.decider.decide(Measured(key, message.peer, message.site, this.nbytes, seconds))
+            self._decide(Measured(key, message.peer, message.site, this.nbytes, seconds))
         self._has(key, message.site)
         if message.seq in self._rounds:
             self._next(message.peer)
@@ -243,15 +250,23 @@ class TransferCoordinator:
                 self._under_way[site] = None  # a second delivery of what has arrived
             for key in [key for key in self._to_give[site] if key[0] == number]:
                 # The decider is asked once more, as a holder asks until there is nobody left.
-                self.decider.decide(Holds(key, site))
+                self._decide(Holds(key, site))
                 del self._to_give[site][key]
         self.decider.forget(number)
+        if self._log is not None:
+            self._log(closed(self._clock(), number))
         for site in range(len(self.site_names)):
             self._out.append(TransferMessage(self.job, site, number, "closed"))
         for site in range(len(self.site_names)):
             self._next(site)
 
     # ---- orders
+
+    def _decide(self, event: Event) -> Transfer | None:
+        transfer = self.decider.decide(event)
+        if self._log is not None:
+            self._log(decided(self._clock(), event, transfer, self.site_names))
+        return transfer
 
     def _next(self, site: int) -> None:
         """Give a site that has nothing under way its next transfer."""
@@ -261,7 +276,7 @@ class TransferCoordinator:
             self._order(self._paired[site].popleft())
             return
         for key in list(self._to_give[site]):
-            transfer = self.decider.decide(Holds(key, site))
+            transfer = self._decide(Holds(key, site))
             if transfer is not None:
                 self._order(transfer)
                 return
@@ -301,7 +316,7 @@ class TransferCoordinator:
             return
         self._under_way[site] = None
         if not self._rounds[transfer.key[0]].holders[transfer.key[1]] >> transfer.dst & 1:
-            self.decider.decide(Returned(transfer.key, transfer.dst))
+            self._decide(Returned(transfer.key, transfer.dst))
             # The sender that failed is asked last, so that another way is tried where there is one.
             holders = self._rounds[transfer.key[0]].holders[transfer.key[1]]
             others = [k for k in range(len(self.site_names)) if holders >> k & 1 and k != site]

@@ -38,12 +38,15 @@ def report(
         _write_page(run, runs, out, format)
         return
     from testbed.report.bounds import bound_seconds
+    from testbed.report.decisions import count_decisions
     from testbed.report.find import find_run
     from testbed.report.measurements import read_run
     from testbed.report.summary import result_to_json, summarise_run
     from testbed.report.text import render_report
 
-    result = summarise_run(read_run(find_run(run, runs)), bound_seconds)
+    measurements = read_run(find_run(run, runs))
+    decisions = count_decisions(measurements.directory, measurements.manifest)
+    result = summarise_run(measurements, bound_seconds, decisions)
     if format is Format.JSON:
         print_json(result_to_json(result))
     else:

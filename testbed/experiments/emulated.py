@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from agents.control import CoordinatorClient
+from agents.decision_file import decision_path
 from testbed.client import SupervisorClient
 from testbed.emulation.rundir import TestbedInfo
 from testbed.events import read_events
 from testbed.experiments.changes import LinkChanges
 from testbed.experiments.interference import interference
-from testbed.experiments.manifest import FidelityRow, LinkRow, WorkerRow
+from testbed.experiments.manifest import DECISIONS, FidelityRow, LinkRow, WorkerRow
 from testbed.experiments.progress import TraceFollower
 from testbed.experiments.readiness import ended, has_ended
 from testbed.experiments.recorder import LinkRecorder
@@ -96,6 +98,7 @@ class EmulatedRun:
             for problem in problems:
                 self._run.note(problem)
             self._keep_logs()
+            self._keep_decisions()
             self._keep_metrics()
             fidelity = self._fidelity()
         except StormbedError as error:
@@ -330,6 +333,15 @@ class EmulatedRun:
                     (self._run.logs / name).write_bytes(file.read())
             except OSError as error:
                 self._run.note(f"{log} could not be kept: {error}")
+
+    def _keep_decisions(self) -> None:
+        """Take what the coordinator wrote of transfers that were decided one by one."""
+        written = decision_path(self._testbed.run_dir, self._job)
+        try:
+            if written.exists():
+                shutil.move(written, self._run.path / DECISIONS)
+        except OSError as error:
+            self._run.note(f"{written} could not be kept: {error}")
 
     def _keep_metrics(self) -> None:
         """Write what Prometheus has seen of this run into its directory."""

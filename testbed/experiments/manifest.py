@@ -9,6 +9,7 @@ Both worlds write the same directory and the reports read nothing else, so a cop
     events.jsonl           what the runner did, one JSON object a line
     links.csv              each directed link, each second: configured and achieved
     changes.csv            each change of a link that dynamics or timeline made, when it was made
+    decisions.jsonl        each transfer that a scheduler decided by itself, and why (`agents.sync.decisions`)
     workers/SITE-I/        trace.jsonl (one line an iteration), stdout, stderr
     logs/                  what the testbed's own processes wrote
 """
@@ -33,6 +34,7 @@ TOPOLOGY = "topology.json"
 EVENTS = "events.jsonl"
 LINKS = "links.csv"
 CHANGES = "changes.csv"
+DECISIONS = "decisions.jsonl"
 WORKERS = "workers"
 TRACE = "trace.jsonl"
 LOGS = "logs"

@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.experiments.manifest import FidelityRow, Manifest, SegmentRow
 from testbed.experiments.models import is_tensor
+from testbed.report.decisions import DecisionCounts
 from testbed.report.measurements import Iteration, LinkSample, Measurements
 from testbed.report.stats import Summary, summarise
 
@@ -71,12 +72,15 @@ class RunResult:
     schedulers: tuple[SchedulerResult, ...]
     fidelity: FidelityRow
     problems: tuple[str, ...]
+    decisions: tuple[DecisionCounts, ...] = ()
 
     def find(self, scheduler: str) -> SchedulerResult | None:
         return next((result for result in self.schedulers if result.scheduler == scheduler), None)
 
 
-def summarise_run(measurements: Measurements, bound: Bound | None = None) -> RunResult:
+def summarise_run(
+    measurements: Measurements, bound: Bound | None = None, decisions: tuple[DecisionCounts, ...] = ()
+) -> RunResult:
     """Compute a run's result from what its files say."""
     manifest = measurements.manifest
     names = dict.fromkeys(segment.scheduler for segment in manifest.segments)
@@ -96,6 +100,7 @@ def summarise_run(measurements: Measurements, bound: Bound | None = None) -> Run
         ),
         fidelity=manifest.fidelity,
         problems=(*manifest.notes, *measurements.problems),
+        decisions=decisions,
     )
 
 
@@ -243,6 +248,7 @@ def result_to_json(result: RunResult) -> dict[str, Any]:
         },
         "fidelity": result.fidelity.model_dump(mode="json"),
         "schedulers": [_scheduler_to_json(scheduler) for scheduler in result.schedulers],
+        "decisions": [counts.to_json() for counts in result.decisions],
         "problems": list(result.problems),
     }
 

@@ -149,6 +149,7 @@ def _notes(result: RunResult) -> list[Text]:
     ]
     if firsts:
         notes.append(Text(f"first synchronisation, with the set-up of connections: {'; '.join(firsts)}"))
+    notes += [Text(str(counts)) for counts in result.decisions]
     notes += [
         Text(f"parameters differ: {', '.join(scheduler.disagreeing)}", style="red")
         for scheduler in result.schedulers

@@ -15,10 +15,11 @@ from io import StringIO
 from pathlib import Path
 
 from agents.compute import ComputeTime
+from agents.decision_file import DecisionFile
 from agents.planning.base import Plan
 from agents.planning.registry import get_scheduler
 from agents.sync.spec import allreduce
-from testbed.experiments.manifest import TRACE, FidelityRow, Manifest, SegmentStatus
+from testbed.experiments.manifest import DECISIONS, TRACE, FidelityRow, Manifest, SegmentStatus
 from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.schema import Compute
 from testbed.experiments.spec import LoadedExperiment, Segment
@@ -97,6 +98,8 @@ class SimulatedRun:
         )
         self.world.on_complete = self._completed
         self.world.on_ready = self._plan_in_turn
+        self._decisions = DecisionFile(run.path / DECISIONS)
+        self.world.coordinator.on_decision = self._decisions.write
         self._ranks: list[list[int]] = [[] for _ in range(self.world.n)]
         for row in run.manifest.workers:
             self._ranks[experiment.topology.index(row.site)].append(row.rank)
@@ -124,6 +127,7 @@ class SimulatedRun:
                 if spec.dynamics.replay == "segment":
                     self._rewind()
         finally:
+            self._decisions.close()
             for row, trace in zip(self._rows, self._traces, strict=True):
                 folder = self._run.worker(row.site, row.worker)
                 folder.joinpath(TRACE).write_text(trace.getvalue(), encoding="utf-8")
@@ -131,6 +135,7 @@ class SimulatedRun:
     def _conduct(self, segment: Segment) -> None:
         world, clock = self.world, self.world.clock
         self._say(f"{segment.label}: {segment.iterations} iterations")
+        self._decisions.begin(segment.label)
         world.announce_ahead(segment.policy.announced)
         plan = self._plan(segment)
         self._planned_at, self._draws = world.coordinator.next_seq, 0

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from agents.planning.registry import scheduler_names
-from testbed.experiments.manifest import read_manifest
+from agents.planning.tsengine import TsEngine
+from agents.sync.decisions import replay
+from testbed.experiments.manifest import DECISIONS, read_manifest
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from tests.emulated.conftest import Bring
@@ -49,6 +51,7 @@ training:
   iterations: {ITERATIONS}
   chunk_elements: 9973
   deadline_s: 30
+  compute: {{mean: 1ms, sites: {{dc3: 60ms}}}}  # one is slow: the others wait for its contribution
 schedulers: [{", ".join(turns)}]
 """
     experiment = experiment_from_text(text)
@@ -66,3 +69,9 @@ schedulers: [{", ".join(turns)}]
         trace = run / worker.directory / "trace.jsonl"
         records = [json.loads(line) for line in trace.read_text().splitlines()]
         assert [record["segment"] for record in records] == labels
+        slowest = max(record["ready_ns"] - record["start_ns"] for record in records)
+        assert (slowest > 5e7) == (worker.site == "dc3")
+
+    decisions = [json.loads(line) for line in (run / DECISIONS).read_text().splitlines()]
+    assert {record["segment"].split("/")[0] for record in decisions} == {"tsengine", "tsengine-again"}
+    assert replay(decisions, lambda: TsEngine().decider(4), experiment.topology.site_names) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,11 @@ import numpy as np
 import pytest
 
 from agents.control import CoordinatorClient
+from agents.decision_file import decision_path
 from agents.planning.base import NetworkView
 from agents.planning.registry import SchedulerSpec, get_scheduler
+from agents.planning.tsengine import TsEngine
+from agents.sync.decisions import replay
 from agents.wire import Header
 from topologies.errors import RunFailedError
 
@@ -72,6 +76,15 @@ def test_schedulers_change_between_segments(
     done = everywhere({"runner": lambda: conduct(runner, Changing)} | jobs)["runner"]
     assert [entry["plan"]["scheduler"] for entry in done] == list(Changing)
     assert [entry["plan"].get("mode") for entry in done] == ["per-transfer", None, "per-transfer"]
+
+    written = decision_path(cluster.config.run_dir, "job").read_text().splitlines()
+    records = [json.loads(line) for line in written]
+    assert {record["segment"] for record in records} == {"0", "2"}
+    assert replay(records, lambda: TsEngine().decider(len(cluster.names)), cluster.names) is None
+    received = sum(record["event"] == "measured" for record in records)
+    decided = [record["decision"]["phase"] for record in records if record["decision"] is not None]
+    # Every chunk of every round: as many transfers up as down, one a site but the server.
+    assert decided.count("push") == decided.count("pull") == received > 0
 
 
 def lose_chunks(cluster: Any, site: int, lost: Callable[[Header], bool]) -> list[Header]:

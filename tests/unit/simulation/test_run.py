@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from agents.compute import ComputeTime
+from agents.planning.tsengine import TsEngine
+from agents.sync.decisions import replay
 from testbed.dashboard.replay import read_replay
-from testbed.experiments.manifest import read_manifest
+from testbed.experiments.manifest import DECISIONS, read_manifest
 from testbed.experiments.spec import Compute, LoadedExperiment, experiment_from_text, open_experiment
+from testbed.report.decisions import count_decisions
 from testbed.report.measurements import read_run
 from testbed.simulation.run import compute_seconds, run_experiment
 from testbed.simulation.synchronise import synchronise
@@ -181,3 +184,25 @@ def test_policies_announced_ahead_wait_for_no_coordinator(tmp_path: Path) -> Non
         (iterations,) = read_run(tmp_path / switch).iterations.values()
         means[switch] = sum(i.synchronisation_s or 0 for i in iterations[1:]) / len(iterations[1:])
     assert 0.08 < means["barrier"] - means["announced"] < 0.12
+
+
+def test_decided_transfers_are_logged_and_counted(tmp_path: Path) -> None:
+    one = small(tmp_path, "schedulers: [star, netstorm]", "schedulers: [netstorm, tsengine]\nrepeats: 2")
+    manifest = run_experiment(one, tmp_path / "run")
+    records = [json.loads(line) for line in (tmp_path / "run" / DECISIONS).read_text().splitlines()]
+    assert {record["segment"] for record in records} == {"tsengine#1", "tsengine#2"}
+    names = one.topology.site_names
+    assert replay(records, lambda: TsEngine().decider(3), names) is None
+    # A decider that draws otherwise parts from the log, and it is told where.
+    other = replay(records, lambda: TsEngine(seed=1).decider(3), names)
+    assert other is not None
+    assert other["event"] == "holds"
+
+    (counts,) = count_decisions(tmp_path / "run", manifest)
+    chunks = [record for record in records if record["chunk"] is not None]
+    rounds = {(record["segment"], record["round"], record["chunk"]) for record in chunks}
+    assert counts.total == 2 * 2 * len(rounds), "two sites besides the server, up and down"
+    assert counts.scheduler == "tsengine"
+    assert str(counts).startswith(f"tsengine decided {counts.total} transfers: pu")
+    assert {(phase, mode) for phase, mode, _ in counts.transfers} >= {("push", "server"), ("pull", "greedy")}
+    assert count_decisions(tmp_path, manifest) == ()

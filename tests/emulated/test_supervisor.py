@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from testbed.client import SupervisorClient
-from testbed.emulation import launch, management
+from testbed.emulation import launch, management, possible
 from testbed.emulation.rundir import RunDir, read_info
 from testbed.emulation.sites import enter_argv
 from testbed.emulation.waiting import start_ticks, wait_for
@@ -226,7 +226,7 @@ def test_too_many_sites_and_a_missing_program_are_refused_before_anything_is_mad
     fast["links"] = [{"endpoints": ["a", "b"], "delay": "1ms"}]
     with pytest.raises(CannotHonourError, match=r"at most 1.25gbit .*and 1 more.*--scale 0.125 would fit"):
         launch.up(topology_from_dict(fast), unique_name())
-    monkeypatch.setattr(launch, "PROGRAMS", launch.PROGRAMS | {"no-such-program": "no-such-package"})
+    monkeypatch.setattr(possible, "PROGRAMS", possible.PROGRAMS | {"no-such-program": "no-such-package"})
     with pytest.raises(
         CannotHonourError, match=r"no-such-program is missing .apt-get install no-such-package"
     ):

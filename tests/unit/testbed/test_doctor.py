@@ -11,7 +11,7 @@ import pytest
 
 from testbed import doctor, sites
 from testbed.doctor import KERNEL_FEATURES, Check, State
-from testbed.emulation import launch
+from testbed.emulation import possible
 from testbed.emulation.environment import missing_capabilities
 from topologies.errors import CannotHonourError
 from topologies.load import load_topology
@@ -100,9 +100,9 @@ def test_root_without_a_capability_is_refused_before_anything_is_made(
 
 @needs_root
 def test_the_emulation_itself_refuses_what_lacks_a_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "missing_capabilities", lambda: ("CAP_SYS_ADMIN",))
+    monkeypatch.setattr(possible, "missing_capabilities", lambda: ("CAP_SYS_ADMIN",))
     with pytest.raises(CannotHonourError, match="CAP_SYS_ADMIN"):
-        launch.check_possible(load_topology("pair"))
+        possible.check_possible(load_topology("pair"))
 
 
 @pytest.mark.parametrize("error", [CannotHonourError("it is not there", hint="fetch it"), OSError("no access")])

@@ -1,0 +1,247 @@
+"""What a supervisor can be asked about links: their values and counters, changing them by hand and by themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from testbed.emulation import counters, shaping
+from testbed.emulation.link_test import measure_path
+from testbed.supervisor.player import Player
+from testbed.supervisor.registry import Progress, verb
+from testbed.supervisor.state import Supervisor
+from testbed.timeline import RunDynamics, TimelineEntry, steps
+from topologies.errors import UsageError
+from topologies.model import DirectedLink
+from topologies.units import Delay, Loss, Rate, Size
+
+
+@verb()
+def links(supervisor: Supervisor, progress: Progress) -> list[dict[str, Any]]:
+    """Every direction: as declared, as it is now, who carries it, and what it has carried."""
+    wan = supervisor.wan
+    kernel = counters.read_links(wan.links)
+    line = wan.delay_line.counters()
+    result = []
+    for declared, state, counted in zip(supervisor.topology.directed, wan.states, kernel, strict=True):
+        link = state.link
+        result.append(
+            _values(link)
+            | {
+                "index": link.index,
+                "src": link.src_name,
+                "dst": link.dst_name,
+                "declared": _values(declared),
+                "state": state.condition,
+                "carrier": state.carrier,
+                "device": shaping.egress_device(link),
+                "counters": counted.to_dict(),
+                "delay_line": line.get(str(link.index)),
+            }
+        )
+    return result
+
+
+def _values(link: DirectedLink) -> dict[str, Any]:
+    return {
+        "rate_bps": link.rate.bps,
+        "delay_s": link.delay.seconds,
+        "jitter_s": link.jitter.seconds,
+        "loss_ratio": link.loss.ratio,
+        "queue_bytes": link.queue.bytes if link.queue is not None else None,
+    }
+
+
+@verb()
+def sample(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
+    """Cumulative counters of every direction and of the machine's CPU; the difference of two is a window."""
+    wan = supervisor.wan
+    now = {"t_s": time.time(), "monotonic_ns": time.monotonic_ns()}
+    kernel = counters.read_links(wan.links)
+    line = wan.delay_line.counters()
+    entries = [
+        {"src": link.src_name, "dst": link.dst_name, "rate_bps": link.rate.bps}
+        | counted.to_dict()
+        | {"delay_line": line.get(str(link.index))}
+        for link, counted in zip(wan.links, kernel, strict=True)
+    ]
+    return {"schema": 1, **now, "cpu": counters.read_cpu().to_dict(), "links": entries}
+
+
+@verb(changes=True)
+def link_set(
+    supervisor: Supervisor,
+    progress: Progress,
+    src: str | None = None,
+    dst: str | None = None,
+    both: bool = False,
+    changes: Sequence[Mapping[str, Any]] | None = None,
+    **values: str,
+) -> list[dict[str, Any]]:
+    """Give one direction new values (rate, delay, jitter, loss, queue), or both directions of its link.
+
+    `changes` takes many at once, each {"src", "dst", "both"?, ...values}: all rates change in the same
+    moment.
+    """
+    wanted = list(changes or ())
+    if src is not None or dst is not None:
+        wanted.append({"src": src, "dst": dst, "both": both, **values})
+    wan = supervisor.wan
+    fresh: dict[int, DirectedLink] = {}
+    for change in wanted:
+        change = dict(change)
+        index = wan.index(change.pop("src"), change.pop("dst"))
+        for i in (index, index ^ 1) if change.pop("both", False) else (index,):
+            fresh[i] = replace(fresh.get(i, wan.links[i]), **_parse_values(change))
+    if not fresh:
+        raise UsageError("link_set names no link", hint="give src and dst")
+    wan.change(fresh)
+    supervisor.network.fit_links(wan.links)
+    for link in fresh.values():
+        supervisor.events.write("link_set", src=link.src_name, dst=link.dst_name, **_values(link))
+    return [{"src": link.src_name, "dst": link.dst_name} | _values(link) for link in fresh.values()]
+
+
+_UNITS: Final[dict[str, Any]] = {"rate": Rate, "delay": Delay, "jitter": Delay, "loss": Loss, "queue": Size}
+
+
+def _parse_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    parsed = {}
+    for key, text in values.items():
+        if key not in _UNITS:
+            raise UsageError(f"a link has no {key!r}", hint=f"it has {', '.join(_UNITS)}")
+        if text is None:
+            continue
+        if not isinstance(text, str):
+            raise UsageError(f"{key} {text!r} has no unit", hint=f"write for example {_UNITS[key].example}")
+        parsed[key] = _UNITS[key].parse(text)
+    if not parsed:
+        raise UsageError("no new value is given", hint=f"give one of {', '.join(_UNITS)}")
+    return parsed
+
+
+@verb(seconds=60, changes=True)
+def link_test(
+    supervisor: Supervisor, progress: Progress, src: str, dst: str, seconds: float = 2.0
+) -> dict[str, Any]:
+    """Measure from the host of one site to that of another; see `testbed.emulation.link_test`."""
+    ends = supervisor.topology.index(src), supervisor.topology.index(dst)
+    if ends[0] == ends[1]:
+        raise UsageError(f"from {src} to itself nothing crosses the WAN")
+    path = next(path for path in supervisor.network.paths if (path[0], path[-1]) == ends)
+    progress(f"measuring {' > '.join(supervisor.topology.site_names[k] for k in path)}")
+    return measure_path(supervisor.wan, path, supervisor.network.site_pid, seconds)
+
+
+@verb(changes=True)
+def link_reset(
+    supervisor: Supervisor, progress: Progress, src: str | None = None, dst: str | None = None
+) -> None:
+    """One link, or all: back to the values of the file in both directions, up, and no blackhole."""
+    wan = supervisor.wan
+    indexes = range(len(wan.links))
+    if src is not None and dst is not None:
+        link = wan.index(src, dst) // 2
+        indexes = range(2 * link, 2 * link + 2)
+    for i in indexes:
+        state = wan.states[i]
+        if state.down:
+            wan.set_down(state.link.src_name, state.link.dst_name, False)
+        if state.blackhole:
+            wan.set_blackhole(state.link.src_name, state.link.dst_name, False)
+    wan.change({i: supervisor.topology.directed[i] for i in indexes})
+    supervisor.network.fit_links(wan.links)
+    supervisor.events.write("link_reset", src=src, dst=dst)
+
+
+@verb(changes=True)
+def link_down(supervisor: Supervisor, progress: Progress, src: str, dst: str, both: bool = True) -> None:
+    """Cut a link, always in both directions; the switches notice."""
+    if not both:
+        raise UsageError("a cable is cut in both directions", hint="blackhole drops one direction in silence")
+    supervisor.wan.set_down(src, dst, True)
+    supervisor.events.write("link_down", src=src, dst=dst)
+
+
+@verb(changes=True)
+def link_up(supervisor: Supervisor, progress: Progress, src: str, dst: str, both: bool = True) -> None:
+    """Mend a link that was cut."""
+    supervisor.wan.set_down(src, dst, False)
+    supervisor.events.write("link_up", src=src, dst=dst)
+
+
+@verb(changes=True)
+def blackhole(
+    supervisor: Supervisor, progress: Progress, src: str, dst: str, on: bool = True, both: bool = False
+) -> None:
+    """Drop everything of a direction (or of both) in silence, or stop doing so."""
+    for a, b in ((src, dst), (dst, src)) if both else ((src, dst),):
+        supervisor.wan.set_blackhole(a, b, on)
+        supervisor.events.write("blackhole", src=a, dst=b, on=on)
+
+
+@verb(seconds=60, changes=True)
+def dynamics_start(
+    supervisor: Supervisor,
+    progress: Progress,
+    dynamics: Any = None,
+    timeline: Sequence[Mapping[str, Any]] = (),
+    seed: int = 1,
+    scale: float = 1.0,
+    folder: str | None = None,
+) -> dict[str, Any]:
+    """Begin to change links by themselves; what is due at once is done when this returns.
+
+    Args:
+        dynamics: as in an experiment file.
+        timeline: entries as in an experiment file.
+        seed, scale: see `topologies.dynamics.Dynamics.changes`.
+        folder: what a trace's path is relative to.
+    """
+    if supervisor.player is not None:
+        raise UsageError("the links are changing by themselves already", hint="dynamics_stop ends it")
+    try:
+        how = RunDynamics.model_validate(dynamics)
+        entries = [TimelineEntry.model_validate(entry) for entry in timeline]
+    except ValidationError as error:
+        raise UsageError(f"these dynamics cannot be: {error.errors()[0]['msg']}") from None
+    wan, network = supervisor.wan, supervisor.network
+    coming = steps(
+        supervisor.topology,
+        how,
+        entries,
+        seed=seed,
+        scale=scale,
+        folder=Path(folder) if folder else None,
+        links=wan.links,
+    )
+    player = Player(wan, network, supervisor.events, supervisor.lock, coming)
+    supervisor.player = player
+    supervisor.events.write("dynamics_start", dynamics=how.model_dump(mode="json"), seed=seed, scale=scale)
+    try:
+        player.start()
+    except BaseException:
+        supervisor.player = None
+        player.stop()
+        raise
+    return {"began_ns": player.began_ns}
+
+
+@verb(seconds=60, changes=True)
+def dynamics_stop(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
+    """End it; the links that it changed are again what they were at its start.
+
+    The result has every step that was applied, and why it ended early, if it did.
+    """
+    player = supervisor.player
+    if player is None:
+        raise UsageError("the links do not change by themselves")
+    supervisor.player = None
+    player.stop()
+    supervisor.events.write("dynamics_stop", steps=len(player.applied))
+    return {"began_ns": player.began_ns, "applied": player.applied, "failure": player.failure}

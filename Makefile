@@ -45,7 +45,7 @@ $(VENV)/.emulation: setup.cfg Makefile | $(VENV)/bin/python
 # --- Using ------------------------------------------------------------------------------------------------
 
 testbed: setup ## Bring up the NetStorm-9 WAN, train across it under two schedulers, leave it standing
-	@$(TESTBED) doctor
+	@$(TESTBED) doctor --quick
 	@$(TESTBED) up netstorm-9 --name $(NAME) --reuse
 	@$(TESTBED) run quickstart --name $(NAME)
 	@$(TESTBED) next-steps --name $(NAME)

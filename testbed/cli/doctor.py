@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 from rich.text import Text
 
@@ -15,11 +17,16 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(format: FormatOption = Format.TEXT) -> None:
+def doctor(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only look: bring no throw-away pair of sites up to try it.")
+    ] = False,
+    format: FormatOption = Format.TEXT,
+) -> None:
     """Check this machine; exit 4 when something that a testbed needs is missing."""
     from testbed.doctor import State, examine, fit
 
-    rows = examine()
+    rows = examine(trial=not quick)
     if format is Format.JSON:
         print_json({"fit": fit(rows), "checks": [row.as_dict() for row in rows]})
     else:

@@ -93,7 +93,7 @@ def up(
             batch(["ip"], management.enter_lines(info.interface, process.pid))
             client = SupervisorClient(name)
             result = client.call("boot", progress, timeout=BOOT_SILENCE_S, calibrate=calibrate)
-            info = _complete(run_dir, info, result["fidelity"], client)
+            info = _complete(run_dir, info, result, client)
         except BaseException as error:
             undo(run_dir, info, process)
             if isinstance(error, StormbedError) or not isinstance(error, Exception):
@@ -225,9 +225,9 @@ def _identify(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[byte
 
 
 def _complete(
-    run_dir: RunDir, info: TestbedInfo, fidelity: dict[str, Any] | None, client: SupervisorClient
+    run_dir: RunDir, info: TestbedInfo, booted: dict[str, Any], client: SupervisorClient
 ) -> TestbedInfo:
-    """Record the pids of the sites, so that they can be entered from outside, and that the testbed is up."""
+    """Record the pids of the sites, so that they can be entered from outside, and what `boot` came to."""
     assert info.init_pid is not None
     outside = host_pids(info.init_pid)
     inside = client.call("sites")
@@ -236,7 +236,8 @@ def _complete(
         for name, site in info.sites.items()
     }
     supervisor_pid = outside[client.call("ping")["pid"]]
-    update = {"state": "up", "supervisor_pid": supervisor_pid, "sites": sites, "fidelity": fidelity}
+    update = {"state": "up", "supervisor_pid": supervisor_pid, "sites": sites}
+    update |= {"fidelity": booted["fidelity"], "limits": (*info.limits, *booted["gaps"])}
     info = info.model_copy(update=update)
     write_info(run_dir, info)
     return info

@@ -315,7 +315,8 @@ class EmulatedRun:
             )
         for what in interfered:
             self._run.note(what)
-        return self._links.fidelity(self._testbed.fidelity, self._synchronisations(), interfered)
+        found = self._links.fidelity(self._testbed.fidelity, self._synchronisations(), interfered)
+        return found.model_copy(update={"limits": self._testbed.limits})
 
     def _synchronisations(self) -> list[tuple[int, int]]:
         """When gradients were under way, as the workers' traces tell."""

@@ -118,11 +118,13 @@ class FailureRow(_Row):
 class FidelityRow(_Row):
     """Whether the network behaved as declared, and what says so.
 
-    `calibration` is the finding at bring-up, `run` what was watched during the run.
+    `limits` are what the machine did not grant, such as real-time scheduling: the verdict judges effects, so
+    they need not lower it. `calibration` is the finding at bring-up, `run` what was watched during the run.
     """
 
     verdict: Literal["faithful", "degraded", "saturated", "exact", "unknown"]
     reasons: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
     calibration: dict[str, Any] | None = None
     run: dict[str, Any] | None = None
 

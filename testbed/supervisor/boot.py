@@ -67,8 +67,9 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     network.start_switches()
     realtime = network.realtime and supervisor.wan.delay_line.call("info")["realtime"]
     supervisor.events.write("realtime", granted=realtime)
-    if not realtime:
-        step("real-time scheduling is not permitted: delays will grow while the machine is busy")
+    gaps = environment_gaps(realtime=realtime)
+    for gap in gaps:
+        step(f"warning: {gap}")
     step("controller")
     wait_for_controller(supervisor, step)
     fidelity = None
@@ -80,7 +81,24 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     serve_metrics(supervisor)
     wait_for_processes(supervisor)
     step(f"up after {time.monotonic() - started:.1f} s")
-    return {"seconds_s": time.monotonic() - started, "fidelity": fidelity, "realtime": realtime}
+    return {"seconds_s": time.monotonic() - started, "fidelity": fidelity, "gaps": gaps}
+
+
+def environment_gaps(*, realtime: bool, proc: Path = Path("/proc/sys")) -> list[str]:
+    """What this environment does not grant, and what follows for a testbed; recorded with every run.
+
+    Args:
+        realtime: whether switches and delay line got real-time scheduling.
+        proc: where the kernel shows the settings of this network namespace.
+    """
+    gaps = []
+    if not realtime:
+        gaps.append("real-time scheduling is not permitted here: delays grow while the machine is busy")
+    lacking = [key for key in sysctls.site("") if not (proc / key.replace(".", "/")).exists()]
+    lacking = [key for key in lacking if not key.startswith("net.ipv6.")]  # without IPv6 nothing to quieten
+    if lacking:
+        gaps.append(f"this kernel has no {' nor '.join(lacking)}: sites keep its way of TCP")
+    return gaps
 
 
 def prepare_namespaces(supervisor: Supervisor) -> None:

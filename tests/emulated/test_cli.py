@@ -384,7 +384,7 @@ def test_after_a_killed_supervisor_clean_and_up_work_and_the_other_stands(
     gone = pair("exec", "doomed", "dc1", "--", "true")
     assert gone.returncode == 2 and "'doomed'" in gone.stderr
     assert [entry["name"] for entry in document(pair("list", "--format", "json"))["testbeds"]] == ["pair"]
-    rows = document(pair("doctor", "--format", "json"))["checks"]
+    rows = document(pair("doctor", "--quick", "--format", "json"))["checks"]
     (leftovers,) = [row for row in rows if row["name"] == "leftovers"]
     assert leftovers["state"] == "degraded" and "doomed" in leftovers["found"]
     assert "doomed" in pair("clean").stdout
@@ -392,6 +392,31 @@ def test_after_a_killed_supervisor_clean_and_up_work_and_the_other_stands(
     assert pair("up", "pair", "--name", "doomed", "--no-calibrate").returncode == 0
     assert pair("down", "doomed").returncode == 0
     assert pair("exec", "pair", "dc1", "--", "true").returncode == 0
+
+
+def test_the_doctor_tries_a_throw_away_pair_beside_what_stands(pair: Callable[..., Done], run_root: Path) -> None:
+    found = document(pair("doctor", "--format", "json"))
+    rows = {row["name"]: row for row in found["checks"]}
+    assert found["fit"] is True
+    assert rows["tcp"]["state"] in ("ok", "degraded")  # a busy machine may carry less
+    assert rows["site names"]["state"] == rows["ssh sessions"]["state"] == "ok", rows
+    assert rows["ssh sessions"]["found"].startswith("33 at once")
+    assert rows["gloo"]["state"] == "ok" and "crossed" in rows["gloo"]["found"], rows
+    assert [path.name for path in run_root.glob("*/")] == ["pair"]
+
+
+def test_a_testbed_without_real_time_scheduling_says_so_for_good(
+    environment: dict[str, str], pair: Callable[..., Done]
+) -> None:
+    less = ["setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice"]
+    up = [*less, *TESTBED, "up", "pair", "--name", "unhurried", "--no-calibrate", "--format", "json"]
+    done = subprocess.run(up, env=environment, capture_output=True, text=True, timeout=120)
+    try:
+        (limit,) = json.loads(done.stdout)["limits"]
+        assert "real-time scheduling" in limit
+        assert limit in done.stderr
+    finally:
+        assert pair("down", "unhurried").returncode == 0
 
 
 def test_clean_refuses_what_stands(pair: Callable[..., Done]) -> None:

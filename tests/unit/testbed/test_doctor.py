@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from testbed import doctor, sites
-from testbed.doctor import KERNEL_FEATURES, Check, State
-from testbed.emulation import possible
+from testbed.doctor import KERNEL_FEATURES, Check, State, machine
+from testbed.doctor.trial import judge_tcp
+from testbed.emulation import possible, sysctls
 from testbed.emulation.environment import missing_capabilities
+from testbed.supervisor.boot import environment_gaps
 from topologies.errors import CannotHonourError
 from topologies.load import load_topology
 
@@ -167,3 +171,74 @@ def test_what_the_kernel_lacks_is_found_out_and_not_assumed() -> None:
     has_netem = subprocess.run(scratch, capture_output=True).returncode == 0
     rows = states(doctor.check_kernel())
     assert ("kernel netem" not in rows) is has_netem
+
+
+def link_test(**values: float | None) -> dict[str, float | None]:
+    """What `link test` finds on the trial's link when all is well, but for these values."""
+    return {"carried_bps": 95.2e6, "least_rate_bps": 100e6, "rtt_s": 0.0104, **values}
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "words"),
+    [
+        (link_test(), State.OK, "95.2 Mbit/s"),
+        (link_test(carried_bps=70e6), State.DEGRADED, "70.0 Mbit/s"),
+        (link_test(carried_bps=3e6), State.MISSING, "less than 1 MB"),  # pings pass, segments do not
+        (link_test(rtt_s=None), State.MISSING, "no round trip"),
+        (link_test(carried_bps=2000e6), State.MISSING, "not shaped"),
+    ],
+)
+def test_what_tcp_came_to_over_the_trial_link(found: dict[str, float], state: State, words: str) -> None:
+    row = judge_tcp(found)
+    assert row.state is state
+    assert words in row.found
+    assert row.state is State.OK or row.fix or row.instead
+
+
+def test_no_trial_where_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[None] = []
+    monkeypatch.setattr(doctor, "check_trial", lambda: tried.append(None) or [])
+    monkeypatch.setattr(doctor, "check_memory", lambda: Check("memory", State.MISSING, "none", fix="buy some"))
+    doctor.examine(trial=True)
+    assert not tried
+
+
+def test_a_taken_port_of_the_live_page_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(machine, "DASHBOARD_PORT", taken.getsockname()[1])
+        row = machine.check_ports()
+    assert row.state is State.DEGRADED and "--port 0" in row.instead
+
+
+@needs_root
+@pytest.mark.parametrize(("drop", "state"), [((), None), (("sys_nice",), State.DEGRADED)])
+def test_refused_real_time_scheduling_is_a_row(drop: tuple[str, ...], state: State | None) -> None:
+    less = [argument for name in drop for argument in (f"--bounding-set=-{name}", f"--inh-caps=-{name}")]
+    program = (
+        "import json; from testbed.doctor import check_kernel; "
+        "print(json.dumps([row.as_dict() for row in check_kernel()]))"
+    )
+    done = subprocess.run(
+        [*(["setpriv", *less] if less else []), sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    rows = {row["name"]: row["state"] for row in json.loads(done.stdout)}
+    assert rows.get("kernel realtime") == state
+
+
+def test_what_the_environment_does_not_grant_is_told(tmp_path: Path) -> None:
+    for key in sysctls.site("dc1"):
+        path = tmp_path / key.replace(".", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert environment_gaps(realtime=True, proc=tmp_path) == []
+    (tmp_path / "net/ipv4/tcp_tso_rtt_log").unlink()
+    (tmp_path / "net/ipv6/conf/all/disable_ipv6").unlink()
+    scheduling, tcp = environment_gaps(realtime=False, proc=tmp_path)
+    assert "real-time" in scheduling
+    assert "net.ipv4.tcp_tso_rtt_log" in tcp and "ipv6" not in tcp

@@ -26,6 +26,7 @@ from testbed.experiments.workers import RunningWorker, Workers, describe_end
 from testbed.torchrun_site import BACKEND, COMMAND, DIRECTORY, GLOO, STORMBED
 from topologies import addressing
 from topologies.errors import DeadlineError, RunFailedError, StormbedError, UsageError
+from topologies.files import open_file
 
 BACKENDS: Final = (STORMBED, GLOO)
 LOGS: Final = "torchrun"
@@ -67,11 +68,10 @@ class Launch:
     directory: Path = field(default_factory=Path.cwd)
 
     def check(self) -> None:
-        """Raise UsageError for what cannot be before anything is started."""
+        """Raise UsageError (InvalidFileError for the script) for what cannot be, before anything is started."""
         if self.backend not in BACKENDS:
             raise UsageError(f"there is no backend {self.backend!r}", hint=f"one of {', '.join(BACKENDS)}")
-        if not self.script.is_file():
-            raise UsageError(f"{self.script}: no such script")
+        open_file(self.script).close()
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"{self.workers} workers a site", hint="at least 1")
 

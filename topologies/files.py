@@ -6,9 +6,10 @@ equal keys and unfolds nested aliases without end.
 
 from __future__ import annotations
 
+import stat
 import types
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, BinaryIO, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -125,19 +126,47 @@ def read_yaml(path: str | Path) -> Document:
     return parse_yaml(read_text(path), str(path))
 
 
-def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
-    """The text of a file of at most `limit` bytes; InvalidFileError when it cannot be had."""
+def open_file(path: str | Path) -> BinaryIO:
+    """A file that a user has named, opened for reading: the one door for all of them.
+
+    A pipe that nobody writes to is waited for without end, a device may never end, and files are read more
+    than once: only what is an ordinary file is opened.
+
+    Raises:
+        InvalidFileError: saying what it is instead.
+    """
     file, source = Path(path), str(path)
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(limit + 1)
+        mode = file.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind, hint = _NOT_FILES.get(stat.S_IFMT(mode), ("no ordinary file", ""))
+            raise InvalidFileError(f"{source} is {kind}, not a file", hint=hint)
+        return file.open("rb")
     except FileNotFoundError:
         raise InvalidFileError(f"there is no file {source}", hint=_similar_file(file)) from None
-    except IsADirectoryError:
-        raise InvalidFileError(f"{source} is a folder, not a file") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidFileError(f"cannot read {source!r}: {reason}") from None
+
+
+_WRITE_IT = "write what it carries into a file"
+_NOT_FILES = {
+    stat.S_IFDIR: ("a folder", ""),
+    stat.S_IFIFO: ("a pipe", _WRITE_IT),
+    stat.S_IFCHR: ("a device", _WRITE_IT),
+    stat.S_IFBLK: ("a device", _WRITE_IT),
+    stat.S_IFSOCK: ("a socket", ""),
+}
+
+
+def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
+    """The text of a file of at most `limit` bytes; InvalidFileError when it cannot be had."""
+    source = str(path)
+    with open_file(path) as stream:
+        try:
+            raw = stream.read(limit + 1)
+        except OSError as error:
+            raise InvalidFileError(f"cannot read {source!r}: {error.strerror}") from None
     if len(raw) > limit:
         raise InvalidFileError(f"{source} is larger than {limit} bytes", hint="is it the right file?")
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -93,9 +92,6 @@ def kind_of(file: str) -> str:
     if "/" not in base and "." not in base:
         hint = nearest(base, (*list_library(), *FORMS, *experiments))
         raise InvalidFileError(f"there is no topology or experiment {file!r} in the library", hint=hint)
-    if Path(base).is_fifo():
-        # Opening one that nobody writes to waits for ever, and a file is read more than once.
-        raise InvalidFileError(f"{base} is a pipe, not a file", hint="write what it carries into a file")
     if read_graph(base, lambda warning: None) is not None:
         return "topology"
     document = read_yaml(base)

@@ -21,6 +21,7 @@ from agents.coflow.registry import STAGED
 from testbed.coflow.demand import Demand
 from testbed.coflow.simulator import Simulation
 from topologies.errors import InvalidFileError
+from topologies.files import open_file
 
 MEGABYTE = 1 << 20
 _FORM = "a coflow is: id arrival_ms M m_1..m_M R location:megabytes (R of them)"
@@ -46,9 +47,8 @@ class Trace:
 def read_trace(path: Path) -> Trace:
     """Read a trace; what makes no sense is an error that names the line."""
     try:
-        text = path.read_text(encoding="ascii")
-    except OSError as error:
-        raise InvalidFileError(f"cannot read {path}: {error.strerror}", hint="give a coflow trace") from error
+        with open_file(path) as file:
+            text = file.read().decode("ascii")
     except UnicodeDecodeError as error:
         raise InvalidFileError(f"{path} is no coflow trace: byte {error.start} is not ASCII") from error
     return parse_trace(text, str(path))

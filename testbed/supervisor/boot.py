@@ -39,6 +39,8 @@ CONTROLLER_WAIT_PER_PAIR_S: Final = 0.1
 """The rules grow with the pairs of sites; a busy machine with 40 sites takes a minute."""
 SIGN_OF_LIFE_S: Final = 5.0
 PROCESS_WAIT_S: Final = 20.0
+PROCESS_WAIT_PER_SITE_S: Final = 2.0
+"""Every site's agent begins with half a second of computing, and all begin together."""
 CALIBRATION_S: Final = 2.0
 
 
@@ -79,7 +81,7 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     for spec in process_specs(supervisor):
         supervisor.processes.start(spec)
     serve_metrics(supervisor)
-    wait_for_processes(supervisor)
+    wait_for_processes(supervisor, step)
     step(f"up after {time.monotonic() - started:.1f} s")
     return {"seconds_s": time.monotonic() - started, "fidelity": fidelity, "gaps": gaps}
 
@@ -216,27 +218,37 @@ def serve_metrics(supervisor: Supervisor) -> None:
     MetricsServer(links, address, addressing.SUPERVISOR_METRICS_PORT)
 
 
-def wait_for_processes(supervisor: Supervisor) -> None:
-    """Until everything that was started answers where it should."""
-    own = supervisor.info.management.supervisor
-    answers: Callable[[], bool]
-    for process in supervisor.processes.all():
-        spec = process.spec
-        if spec.name == "sshd" and spec.site:
-            address = supervisor.info.sites[spec.site].mgmt_ip
-            answers = partial(_listens, address, addressing.SSHD_PORT)
-        elif spec.name == "agent" and spec.site:
-            answers = (supervisor.run_dir.site(spec.site) / "agent.sock").exists
-        elif spec.name == "coordinator":
-            answers = partial(_listens, own, addressing.COORDINATOR_PORT)
-        elif spec.name == "prometheus":
-            answers = partial(_listens, own, addressing.PROMETHEUS_PORT)
-        else:
-            continue  # the network's own parts have answered before
+def wait_for_processes(supervisor: Supervisor, step: Callable[[str], None]) -> None:
+    """Until everything that was started answers where it should; tells how far that is from time to time."""
+    told = time.monotonic()
+    started = [(process.spec, _answers(supervisor, process.spec)) for process in supervisor.processes.all()]
+    waited = [(spec, answers) for spec, answers in started if answers is not None]
+    seconds = PROCESS_WAIT_S + PROCESS_WAIT_PER_SITE_S * len(supervisor.topology.sites)
+    deadline = time.monotonic() + seconds
+    for number, (spec, answers) in enumerate(waited):
+        if time.monotonic() - told > SIGN_OF_LIFE_S:
+            told = time.monotonic()
+            step(f"processes of the sites: {number} of {len(waited)} answer")
         where = f" of site {spec.site}" if spec.site else ""
         wait_for(
-            partial(_ready, supervisor, spec, answers), f"the {spec.name}{where} to answer", PROCESS_WAIT_S
+            partial(_ready, supervisor, spec, answers),
+            f"the {spec.name}{where} to answer",
+            max(0.0, deadline - time.monotonic()),
         )
+
+
+def _answers(supervisor: Supervisor, spec: ProcessSpec) -> Callable[[], bool] | None:
+    """How to find out that a process is ready; None for the network's own parts, which have answered before."""
+    own = supervisor.info.management.supervisor
+    if spec.name == "sshd" and spec.site:
+        return partial(_listens, supervisor.info.sites[spec.site].mgmt_ip, addressing.SSHD_PORT)
+    if spec.name == "agent" and spec.site:
+        return (supervisor.run_dir.site(spec.site) / "agent.sock").exists
+    if spec.name == "coordinator":
+        return partial(_listens, own, addressing.COORDINATOR_PORT)
+    if spec.name == "prometheus":
+        return partial(_listens, own, addressing.PROMETHEUS_PORT)
+    return None
 
 
 def _ready(supervisor: Supervisor, spec: ProcessSpec, answers: Callable[[], bool]) -> bool:

@@ -511,13 +511,6 @@ def test_a_name_is_taken_as_word_and_as_option(testbed: Any) -> None:
         one_name("mine", "other")
 
 
-def test_a_pipe_is_refused_and_not_waited_for(testbed: Any, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe.yaml"
-    os.mkfifo(pipe)
-    done = testbed("validate", str(pipe), before=["timeout", "20"])
-    assert_refused(done, 2, "pipe.yaml is a pipe")
-
-
 def test_list_without_testbeds(testbed: Any) -> None:
     assert json.loads(testbed("list", "--format", "json").stdout) == {"schema": 1, "testbeds": []}
     assert testbed("list").returncode == 0

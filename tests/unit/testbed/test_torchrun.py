@@ -10,7 +10,7 @@ import pytest
 
 from testbed.torchrun import Launch, environment, rows
 from testbed.torchrun_site import chosen_backend, redirect
-from topologies.errors import UsageError
+from topologies.errors import InvalidFileError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_ranks_go_by_site_then_by_worker() -> None:
 
 def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    with pytest.raises(UsageError, match=r"train\.py: no such script"):
+    with pytest.raises(InvalidFileError, match=r"no file .*train\.py"):
         Launch(script).check()
     script.touch()
     Launch(script).check()

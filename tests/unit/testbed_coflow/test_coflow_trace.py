@@ -88,7 +88,7 @@ def test_a_bad_head_is_named(text: str, says: str) -> None:
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFileError, match="cannot read"):
+    with pytest.raises(InvalidFileError, match="there is no file"):
         read_trace(tmp_path / "absent.txt")
     binary = tmp_path / "binary"
     binary.write_bytes(b"4 1\n\xff\xfe")

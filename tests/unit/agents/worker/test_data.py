@@ -121,7 +121,7 @@ def test_a_file_that_does_not_fit(tmp_path, changes, message):
 def test_what_is_not_there(tmp_path):
     with pytest.raises(UsageError, match=r"no data 'digit': digits, synthetic \(did you mean digits\?\)"):
         load_dataset("digit")
-    with pytest.raises(InvalidFileError, match="no such file"):
+    with pytest.raises(InvalidFileError, match="there is no file"):
         load_dataset(str(tmp_path / "none.npz"))
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 not a zip")
     with pytest.raises(InvalidFileError, match=r"not an \.npz file"):

@@ -106,7 +106,7 @@ def test_the_reference_is_a_command(tmp_path, capsys):
     np.savez(path, a=np.zeros(3))
     assert reference.main([str(path)]) == 2
     assert "not a file of parameters" in capsys.readouterr().err
-    with pytest.raises(InvalidFileError, match="no such file"):
+    with pytest.raises(InvalidFileError, match="there is no file"):
         load(tmp_path / "none.npz")
 
 

@@ -71,7 +71,8 @@ class _Running:
     left: int
     compute: float
     seq: int = -1
-    ready: set[int] = field(default_factory=set)
+    # Sites are ahead of one another: one may be ready for the next coflow before another has all of this one.
+    ready: dict[int, set[int]] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     coflow: int | None = None
     arrival: float = 0.0
@@ -126,6 +127,7 @@ class CoflowMachine:
         self._stages: dict[str, _Stage] = {}
         self._jobs_seen = self._stages_seen = self._coflows_seen = 0
         self._watch: Mapping[int, float] = {}
+        self._late: dict[tuple[str, int], _Running] = {}
 
     # ---- what the runner says
 
@@ -153,6 +155,9 @@ class CoflowMachine:
         if running is None:
             return None
         del self._by_number[running.number]
+        if running.coflow is not None:
+            # Its runner may know of its end before the last site's word of it is here.
+            self._late[job, running.seq] = running
         for stage in tuple(self._stages.values()):
             if job in stage.jobs:
                 stage.jobs.remove(job)
@@ -165,17 +170,21 @@ class CoflowMachine:
     def ready(self, now: float, job: str, site: int, seq: int) -> LevelMap | None:
         """All workers of a site have called collective `seq`; with the last site the coflow arrives."""
         running = self._jobs.get(job)
-        if running is None or seq < running.seq:
+        if running is None or seq <= running.seq:
             return None
-        if seq > running.seq:
-            running.seq, running.ready, running.done = seq, set(), set()
-        running.ready.add(site)
-        if len(running.ready) < running.needs.sites or running.coflow is not None:
+        running.ready.setdefault(seq, set()).add(site)
+        return self._arrive(now, running, seq)
+
+    def _arrive(self, now: float, running: _Running, seq: int) -> LevelMap | None:
+        """The coflow begins if all its sites are ready and the one before it is complete."""
+        if running.coflow is not None or len(running.ready.get(seq, ())) < running.needs.sites:
             return None
         if running.idle_since is not None:
             took = max(now - running.idle_since, 0.0)
             first = running.compute == 0
             running.compute = took if first else (1 - COMPUTE_EMA) * running.compute + COMPUTE_EMA * took
+        running.ready = {later: sites for later, sites in running.ready.items() if later > seq}
+        running.seq, running.done = seq, set()
         running.coflow = self._coflows_seen
         self._coflows_seen += 1
         running.arrival, running.sent, running.idle_since = now, {}, None
@@ -199,7 +208,9 @@ class CoflowMachine:
     ) -> LevelMap | None:
         """A site has all results of the coflow `seq`; with the last one it is complete."""
         running = self._jobs.get(job)
-        if running is None or running.coflow is None or seq != running.seq or site in running.done:
+        if running is None or running.coflow is None or seq != running.seq:
+            running = self._late.get((job, seq))
+        if running is None or site in running.done:
             return None
         running.done.add(site)
         running.wait += gate_wait_s
@@ -207,6 +218,8 @@ class CoflowMachine:
         if len(running.done) < running.needs.sites:
             return None
         self.coflows.append(CoflowTime(job, seq, running.arrival, now, running.wait, running.chunks))
+        if self._late.pop((job, seq), None) is not None:
+            return None
         running.coflow, running.idle_since = None, now
         return self._publish(now)
 

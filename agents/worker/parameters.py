@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from torch import nn
 
-from agents.worker.npz import read_arrays
+from agents.npz import read_arrays
 from agents.worker.segment import Segment, parse_segment
 from topologies.errors import InvalidFileError
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from agents.worker.data import Batches, load_dataset
+from agents.data import Batches, load_dataset
 from agents.worker.models import build_model
 from agents.worker.parameters import Arrays, load, parameters_of
 from agents.worker.segment import Segment

@@ -20,7 +20,7 @@ class Segment(BaseModel):
         scheduler: as the experiment gives it; only recorded.
         iterations: steps of every worker.
         model: see `agents.worker.models`.
-        data: see `agents.worker.data`.
+        data: see `agents.data`.
         batch: samples per worker and iteration.
         lr, momentum, optimizer: of `torch.optim.SGD` (momentum for sgd only) or `torch.optim.Adam`.
         compute: `real`, or a declared time that a pass is padded to.

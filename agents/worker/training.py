@@ -16,7 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from agents.compute import ComputeTime
-from agents.worker.data import Batches, Dataset, load_dataset
+from agents.data import Batches, Dataset, load_dataset
 from agents.worker.models import build_model
 from agents.worker.parameters import Arrays, parameters_of
 from agents.worker.process_group import StormbedProcessGroup

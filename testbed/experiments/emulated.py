@@ -145,6 +145,10 @@ class EmulatedRun:
         self._say("ending the workers")
         coordinator.close_job(self._job)
         self._run.events.write("job-closed")
+        self._end_workers()
+
+    def _end_workers(self) -> None:
+        """Wait for the end of workers whose job is over."""
         for worker in self._workers.wait(END_GRACE_S):
             raise RunFailedError(
                 f"worker {worker.name} did not end within {END_GRACE_S:g} s of the last segment"

@@ -56,6 +56,14 @@ def parameter_count(name: str) -> int:
     return (FEATURES + 1) * first + (first + 1) * second + (second + 1) * CLASSES
 
 
+def mlp_layers(name: str) -> tuple[int, ...]:
+    """The widths of a perceptron's layers, inputs and classes included; empty for other models."""
+    if name == "2nn":
+        return FEATURES, 200, 200, CLASSES
+    match = MLP.fullmatch(name)
+    return () if match is None else (FEATURES, *_mlp_widths(_mlp_size(match)), CLASSES)
+
+
 def _mlp_size(match: re.Match[str]) -> int:
     return round(float(match[1]) * _UNITS[match[2]])
 

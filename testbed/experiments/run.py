@@ -64,7 +64,12 @@ def run_experiment(
     ):
         on_directory(run.path)
         run.update(testbed={"name": info.name, "created_s": info.created_s, "subnet": info.subnet})
-        EmulatedRun(experiment, info, run, say).execute()
+        if experiment.spec.tuners:
+            from testbed.searches.emulated import EmulatedSearch
+
+            EmulatedSearch(experiment, info, run, say).execute()
+        else:
+            EmulatedRun(experiment, info, run, say).execute()
     return path
 
 

@@ -16,8 +16,10 @@ from pydantic import (
     model_validator,
 )
 
+from agents.coflow.levels import Enforcement
 from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from testbed.experiments.models import is_model, is_tensor, parameter_count, tensor_sizes
+from testbed.experiments.search_schema import PolicyEntry, TunerEntry, policy_entry
 from testbed.timeline import RunDynamics, TimelineEntry
 from topologies.units import Delay
 
@@ -171,6 +173,12 @@ class Experiment(_Strict):
     scheduler; reports keep the order of the file. `awareness` measures the links and
     plans anew while a scheduler's turn lasts, `auxiliary` lets chunks take other paths, `policy` says how a
     new plan comes into force; see `agents.options`.
+    plans anew while a scheduler's turn lasts, `auxiliary` lets chunks take other paths; see `agents.options`.
+
+    With `tuners` (or one `tuner`) the experiment is of hyper-parameter searches: all of them run at once under
+    one of the `policies` after the other, every trial synchronises by the one scheduler, and `training` says
+    what the searches leave open. `enforcement` is who keeps the order of coflows: the senders' gates, the
+    network's classes, or both. `trainer` is what trials train with.
     """
 
     name: str
@@ -188,6 +196,20 @@ class Experiment(_Strict):
     coordinator: str = MANAGEMENT
     world: Literal["emulated", "simulated"] = "emulated"
     timeline: tuple[TimelineEntry, ...] = Field(default=(), max_length=10_000)
+    tuners: tuple[TunerEntry, ...] = Field(default=(), max_length=64)
+    policies: tuple[Annotated[PolicyEntry, BeforeValidator(policy_entry)], ...] = ()
+    enforcement: Enforcement = "both"
+    trainer: Literal["numpy", "torch"] = "numpy"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_tuner(cls, value: object) -> object:
+        if isinstance(value, dict) and "tuner" in value:
+            if "tuners" in value:
+                raise ValueError("give tuner or tuners, not both")
+            rest = {key: entry for key, entry in value.items() if key != "tuner"}
+            return {**rest, "tuners": [value["tuner"]]}
+        return value
 
     @field_validator("name")
     @classmethod

@@ -16,6 +16,7 @@ import yaml
 
 from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from testbed.experiments.schema import DATA, MANAGEMENT, Compute, Experiment, SchedulerEntry, Training
+from testbed.experiments.search_check import check_searches, policies_of
 from topologies.errors import CannotHonourError, InvalidFileError, UsageError
 from topologies.files import Document, parse_yaml, read_yaml
 from topologies.load import load_topology
@@ -212,6 +213,26 @@ def _check(document: Document, spec: Experiment, topology: Topology, text: str) 
     )
 
 
+def _plan_turns(document: Document, spec: Experiment, topology: Topology) -> tuple[Segment, ...]:
+    """With tuners a turn is a policy's."""
+    check_searches(document, spec, topology)
+    (entry,) = spec.schedulers
+    return tuple(
+        Segment(
+            label=policy.shown if spec.repeats == 1 else f"{policy.shown}#{repeat + 1}",
+            shown=policy.shown,
+            scheduler=entry.scheduler,
+            elements=spec.training.parameters,
+            repeat=repeat,
+            iterations=spec.training.iterations,
+            warmup=0,
+            seed=spec.seed + repeat,
+        )
+        for repeat in range(spec.repeats)
+        for policy in policies_of(spec)
+    )
+
+
 def _check_changes(document: Document, spec: Experiment, topology: Topology) -> None:
     """Whether dynamics and timeline fit the topology, so that a run does not find out halfway."""
     for number, entry in enumerate(spec.timeline):
@@ -245,6 +266,10 @@ def _check_network_options(document: Document, spec: Experiment) -> None:
 def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> tuple[Segment, ...]:
     from agents.planning.registry import get_scheduler
 
+    if spec.tuners:
+        return _plan_turns(document, spec, topology)
+    if spec.policies:
+        raise document.error(("policies",), "there are no tuners whose coflows these could order", hint="add tuners")
     shown: list[str] = []
     for number, entry in enumerate(spec.schedulers):
         try:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from testbed.report import html_parts as parts
 from testbed.report.compare import Comparison
 from testbed.report.figures import BLACK, CARD, INK, Figure, drawing, style_of, themed, to_svg
+from testbed.report.format import NONE, seconds
 from testbed.report.summary import RunResult
-from testbed.report.text import NONE, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,9 +21,9 @@ from testbed.report.figures import (
     themed,
     to_svg,
 )
+from testbed.report.format import seconds
 from testbed.report.measurements import Iteration, Measurements
 from testbed.report.summary import RunResult
-from testbed.report.text import seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

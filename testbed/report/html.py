@@ -22,9 +22,10 @@ from testbed.report import figures_run
 from testbed.report import html_parts as parts
 from testbed.report.figures import BLACK, Figure, style_of
 from testbed.report.figures_links import utilisation
+from testbed.report.format import NONE, seconds
 from testbed.report.measurements import Measurements, read_run
 from testbed.report.summary import Bound, RunResult, SchedulerResult, summarise_run
-from testbed.report.text import NONE, seconds
+from testbed.report.text_searches import COLUMNS
 from topologies import drawing
 from topologies.load import topology_from_dict
 
@@ -130,6 +131,8 @@ def _chip(word: str, text: str = "") -> str:
 
 
 def _result(run: Measurements, result: RunResult) -> str:
+    if result.policies:
+        return _policies(result)
     rows = result.schedulers
     columns: list[tuple[str, Callable[[SchedulerResult], str]]] = [
         ("synchronisations", lambda row: str(row.measured)),
@@ -159,6 +162,15 @@ def _result(run: Measurements, result: RunResult) -> str:
         if row.disagreeing
     ]
     return table + "".join(notes)
+
+
+def _policies(result: RunResult) -> str:
+    table = parts.table(
+        ["policy", *(name for name, _ in COLUMNS)],
+        [[escape(row.policy), *(escape(cell(row)) for _, cell in COLUMNS)] for row in result.policies],
+        numeric=range(1, len(COLUMNS) + 1),
+    )
+    return table + "".join(f'<p class="note">{escape(problem)}</p>' for problem in result.problems)
 
 
 def _key(scheduler: str, manifest: Manifest) -> str:

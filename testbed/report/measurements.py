@@ -81,7 +81,8 @@ def read_run(directory: Path) -> Measurements:
     manifest = read_manifest(directory)
     problems: list[str] = []
     records: dict[int, list[dict[str, Any]]] = {}
-    for worker in manifest.workers:
+    # Of searches every trial has traces of its own, and `testbed.report.searches` reads what they came to.
+    for worker in () if manifest.experiment.get("tuners") else manifest.workers:
         trace = directory / worker.directory / TRACE
         records[worker.rank] = _read_trace(trace, f"{worker.directory}/{TRACE}", problems)
     iterations = {

@@ -10,6 +10,13 @@ from testbed.experiments.manifest import FidelityRow, Manifest, SegmentRow
 from testbed.experiments.models import is_tensor
 from testbed.report.decisions import DecisionCounts
 from testbed.report.measurements import Iteration, LinkSample, Measurements
+from testbed.report.searches import (
+    PolicyResult,
+    has_searches,
+    policy_to_json,
+    read_searches,
+    summarise_searches,
+)
 from testbed.report.stats import Summary, summarise
 
 SCHEMA = 1
@@ -65,7 +72,7 @@ class SchedulerResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run's result, as `testbed report` shows it."""
+    """A run's result, as `testbed report` shows it; of searches there are policies instead of schedulers."""
 
     manifest: Manifest
     path: str
@@ -73,6 +80,7 @@ class RunResult:
     fidelity: FidelityRow
     problems: tuple[str, ...]
     decisions: tuple[DecisionCounts, ...] = ()
+    policies: tuple[PolicyResult, ...] = ()
 
     def find(self, scheduler: str) -> SchedulerResult | None:
         return next((result for result in self.schedulers if result.scheduler == scheduler), None)
@@ -83,6 +91,17 @@ def summarise_run(
 ) -> RunResult:
     """Compute a run's result from what its files say."""
     manifest = measurements.manifest
+    if has_searches(manifest):
+        problems = list(measurements.problems)
+        found = read_searches(measurements.directory, problems)
+        return RunResult(
+            manifest=manifest,
+            path=str(measurements.directory),
+            schedulers=(),
+            fidelity=manifest.fidelity,
+            problems=(*manifest.notes, *problems),
+            policies=summarise_searches(manifest, found, measurements.links),
+        )
     names = dict.fromkeys(segment.scheduler for segment in manifest.segments)
     schedulers = [_summarise_scheduler(name, measurements) for name in names]
     bounds: dict[int, float | None] = {}
@@ -249,6 +268,7 @@ def result_to_json(result: RunResult) -> dict[str, Any]:
         "fidelity": result.fidelity.model_dump(mode="json"),
         "schedulers": [_scheduler_to_json(scheduler) for scheduler in result.schedulers],
         "decisions": [counts.to_json() for counts in result.decisions],
+        "policies": [policy_to_json(policy) for policy in result.policies],
         "problems": list(result.problems),
     }
 

@@ -14,8 +14,8 @@ from testbed.experiments.manifest import Manifest
 from testbed.experiments.sweep import REPLICATES, label
 from testbed.report import html_parts as parts
 from testbed.report.figures import CARD, INK, Figure, drawing, style_of, themed, to_svg
+from testbed.report.format import NONE, seconds
 from testbed.report.stats import Summary, summarise
-from testbed.report.text import NONE, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.report.compare import Comparison
-from testbed.report.stats import Summary
+from testbed.report.format import NONE, interval, seconds
 from testbed.report.summary import RunResult, SchedulerResult
+from testbed.report.text_searches import policy_table
 
 _VERDICT_STYLE = {
     "faithful": "green",
@@ -27,7 +28,6 @@ _STATUS_STYLE = {
     "abandoned": "yellow",
     "running": "cyan",
 }
-NONE = "-"
 BUSY_RATIO = 0.9
 """From here on workers and agents wait for processors often enough for times to show it."""
 
@@ -44,7 +44,8 @@ COMPARISON_COLUMNS = (
 
 def render_report(result: RunResult) -> RenderableType:
     """The report of one run: what it was, one row a scheduler, then what qualifies the numbers."""
-    parts: list[RenderableType] = [_heading(result), Text(), _scheduler_table(result)]
+    table = policy_table(result.policies) if result.policies else _scheduler_table(result)
+    parts: list[RenderableType] = [_heading(result), Text(), table]
     notes = _notes(result)
     if notes:
         parts += [Text(), *notes]
@@ -62,7 +63,7 @@ def _heading(result: RunResult) -> Text:
     text.append(f"  {manifest.world}: {manifest.topology}{scale}, ")
     text.append(f"{sites} sites, {len(manifest.workers)} workers")
     elements = {segment.elements for segment in manifest.segments}
-    if len(elements) == 1:
+    if len(elements) == 1 and not result.policies:
         text.append(f", {elements.pop():,} parameters")
     return text
 
@@ -86,7 +87,7 @@ def _scheduler_table(result: RunResult) -> Table:
             scheduler.scheduler,
             _count(scheduler),
             seconds(sync.mean if sync else None),
-            _interval(sync),
+            interval(sync),
             seconds(sync.median if sync else None),
             seconds(sync.p95 if sync else None),
             seconds(scheduler.iteration.mean if scheduler.iteration else None),
@@ -171,6 +172,7 @@ def render_runs(results: Sequence[RunResult], unreadable: Sequence[str] = ()) ->
             for scheduler in result.schedulers
             if scheduler.synchronisation
         ]
+        times += [f"{row.policy} SCT {seconds(row.stage.mean)}" for row in result.policies if row.stage]
         table.add_row(
             manifest.id,
             datetime.fromtimestamp(manifest.started_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
@@ -213,23 +215,6 @@ def _where(result: RunResult) -> str:
     manifest = result.manifest
     scale = "" if manifest.scale == 1 else f" x {manifest.scale:g}"
     return f"{manifest.world} {manifest.topology}{scale}"
-
-
-def seconds(value: float | None) -> str:
-    """A time with three significant digits, never in exponents."""
-    if value is None:
-        return NONE
-    if abs(value) >= 100:
-        return f"{value:.0f}"
-    if abs(value) >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
-
-
-def _interval(summary: Summary | None) -> str:
-    if summary is None or summary.interval is None:
-        return NONE
-    return f"±{seconds((summary.interval[1] - summary.interval[0]) / 2)}"
 
 
 def _times(value: float | None) -> str:

@@ -109,6 +109,24 @@ def test_coflow_times_count_from_the_last_ready_site_to_the_last_result() -> Non
     assert m.take_coflows() == []
 
 
+def test_a_site_that_is_ahead_does_not_hide_the_end_of_the_coflow_before() -> None:
+    m = machine("sincronia")
+    m.stage(0.0, "s", [needs("a", 1, 2)])
+    arrive(m, 1.0, "a")
+    m.done(2.0, "a", 0, 0)
+    assert m.ready(2.1, "a", 0, 1) is None and m.map.places, "the first is still under way"
+    m.done(2.2, "a", 1, 0)
+    assert m.map.places == {}
+    m.ready(2.3, "a", 1, 1)
+    assert m.map.places == {"a": Place(7, 0)}
+    # The runner ends the job, and begins its next stage, before the last site's word has come.
+    m.done(3.0, "a", 0, 1)
+    m.job_ended(3.1, "a")
+    m.stage(3.2, "t", [needs("a", 1)])
+    m.done(3.3, "a", 1, 1)
+    assert [(c.seq, c.arrival, c.finish) for c in m.take_coflows()] == [(0, 1.0, 2.2), (1, 2.3, 3.3)]
+
+
 def test_a_killed_job_frees_its_place_and_its_load_at_once() -> None:
     m = machine("beamer")
     m.stage(0.0, "A", [needs("a", 1)])

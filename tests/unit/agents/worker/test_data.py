@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.worker.data import Batches, enlarge, load_dataset
+from agents.data import Batches, enlarge, load_dataset
 from topologies.errors import InvalidFileError, UsageError
 
 

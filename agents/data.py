@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from agents.worker.npz import read_arrays
+from agents.npz import read_arrays
 from topologies.errors import CannotHonourError, InvalidFileError, UsageError
 
 SIDE: Final = 28

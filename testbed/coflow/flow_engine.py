@@ -10,6 +10,7 @@ import numpy as np
 from agents.coflow.base import Allocation, Ranking
 from agents.coflow.fabric import Fabric
 from testbed.coflow.demand import Array, Demand, link_seconds
+from testbed.coflow.pairs import Pairs
 from testbed.coflow.waterfill import max_min, switch_levels
 
 # Seconds: what ends within this counts as ending now.
@@ -25,6 +26,7 @@ class _Coflow:
     routes: Array
     left: Array
     rates: Array
+    pairs: Pairs | None
 
 
 class FlowEngine:
@@ -49,8 +51,9 @@ class FlowEngine:
         self._levels = (self._capacity[: fabric.ports].copy(), self._capacity[fabric.ports : -1].copy())
 
     def add(self, number: int, demand: Demand) -> None:
+        pairs = Pairs(demand) if self._fabric.routes is None else None
         self._coflows[number] = _Coflow(
-            number, demand, demand.routes(self._fabric), demand.size.copy(), np.zeros(len(demand))
+            number, demand, demand.routes(self._fabric), demand.size.copy(), np.zeros(len(demand)), pairs
         )
 
     def rank(self, ranking: Ranking) -> None:
@@ -76,6 +79,8 @@ class FlowEngine:
                 flow_ended = True
                 coflow.left[over] = 0.0
                 coflow.rates[over] = 0.0
+                if coflow.pairs is not None:
+                    coflow.pairs.end(over)
                 if not coflow.left.any():
                     del self._coflows[coflow.number]
                     done.append(coflow.number)
@@ -145,6 +150,9 @@ class FlowEngine:
 
     def _fill(self, coflow: _Coflow, free: Array) -> None:
         """Flow after flow takes (or adds) all that its links have left."""
+        if coflow.pairs is not None:
+            coflow.pairs.fill(coflow.rates, free, self._slack)
+            return
         where = np.flatnonzero((coflow.left > 0) & (free > self._slack)[coflow.routes].all(axis=1))
         while len(where):
             flow = where[0]

@@ -26,7 +26,7 @@ from scipy import stats
 from agents.coflow.base import Allocation
 from testbed.coflow.bounds import stage_bound
 from testbed.coflow.result import run_trace
-from testbed.coflow.searches import Searches, SearchSpec, run_searches
+from testbed.coflow.searches import SearchSpec, make_workload, run_searches
 from testbed.coflow.trace import read_trace
 
 POLICIES: tuple[tuple[str, Any, Allocation | None], ...] = (
@@ -135,19 +135,22 @@ def bound(seeds: int, base: SearchSpec) -> None:
     say(f"{'pattern, ratio':22} {'mean':>7} {'greatest':>9}   proven   published")
     for pattern in ("ring", "ps"):
         for ratio in (0.0, 0.2, 1.0):
-            spec = replace(base, pattern=pattern, compute_ratio=ratio, rungs=1)  # type: ignore[arg-type]
+            spec = replace(base, pattern=pattern, compute_ratio=ratio, options={"rungs": 1})  # type: ignore[arg-type]
             values = []
             for seed in range(1, 2 * seeds + 1):
-                found = Searches(spec, seed)
+                found = make_workload(spec, seed)
                 loads: list[dict[int, float]] = []
                 computes = []
-                for own in found.trials:
+                for own in found.first_jobs():
                     total: dict[int, float] = {}
-                    for trial in own:
-                        for link, load in trial.loads.items():
-                            total[link] = total.get(link, 0.0) + spec.iterations * load
+                    alone = []
+                    for run, work in own:
+                        needs = work.demand.loads(found.fabric)
+                        for link, load in needs.items():
+                            total[link] = total.get(link, 0.0) + run.iterations * load
+                        alone.append(run.iterations * (work.compute + max(needs.values())))
                     loads.append(total)
-                    computes.append(max(spec.iterations * (t.compute + max(t.loads.values())) for t in own))
+                    computes.append(max(alone))
                 took = sum(stage.sct for stage in run_searches(spec, seed, "beamer").stages)
                 values.append(took / stage_bound(computes, loads))
             say(
@@ -188,12 +191,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--iterations", type=int, default=SearchSpec.iterations, help="of the first rung")
+    parser.add_argument("--iterations", type=int, default=10, help="of the first rung")
     parser.add_argument("--one-model", action="store_true", help="all trials of a tuner train the same model")
+    parser.add_argument("--resume", action="store_true", help="survivors go on, instead of from scratch")
     parser.add_argument("table", nargs="?", choices=("searches", "bound", "trace"))
     parser.add_argument("path", nargs="?", type=Path, help="the trace, for `trace`")
     given = parser.parse_args()
-    base = SearchSpec(iterations=given.iterations, one_model=given.one_model)
+    options = {"iterations": given.iterations, "resume": given.resume}
+    base = SearchSpec(options=options, one_model=given.one_model)
     if given.table == "trace":
         if given.path is None:
             parser.error("trace needs the path of a coflow trace")

@@ -20,6 +20,13 @@ class Rates(StrEnum):
     MADD = "madd"
 
 
+class Leftovers(StrEnum):
+    RANKED = "ranked"
+    COFLOWSIM = "coflowsim"
+    IN_TURN = "in_turn"
+    NONE = "none"
+
+
 def register(app: typer.Typer) -> None:
     app.command("coflow")(coflow)
 
@@ -47,6 +54,12 @@ def coflow(
             "arrive and end. Default 0, for madd 0.125."
         ),
     ] = None,
+    backfill: Annotated[
+        Leftovers,
+        typer.Option(
+            help="What becomes of what MADD leaves: ranked (as in Varys), coflowsim, in_turn (own), or none."
+        ),
+    ] = Leftovers.RANKED,
     at_once: Annotated[bool, typer.Option("--at-once", help="Let all coflows arrive at time 0.")] = False,
     output: FormatOption = Format.TEXT,
 ) -> None:
@@ -63,12 +76,13 @@ def coflow(
         allocation=None if allocation is None else allocation.value,
         refresh_s=refresh_s,
         at_once=at_once,
+        backfill=backfill.value,
     )
     document = asdict(result)
     if output is Format.JSON:
         print_json(document)
         return
-    columns = ("policy", "cadence_s", "coflows", "mean_cct_s", "p95_cct_s")
+    columns = ("policy", "cadence_s", "coflows", "mean_cct_s", "p95_cct_s", "mean_wait_s", "bound_ratio")
     print_table(columns, [[_cell(document[column]) for column in columns]])
 
 

@@ -97,6 +97,10 @@ class FairSwitch:
     def rate(self, number: int) -> float:
         return float(sum(self._rates[pair] for pair in self._left(number)))
 
+    def waited(self, number: int) -> float:
+        # Whoever has something to send sends.
+        return 0.0
+
     def _left(self, number: int) -> dict[tuple[int, int], float]:
         return {
             pair: due - float(self._given[pair])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from agents.coflow.base import Allocation, Ranking
 from agents.coflow.fabric import Fabric
 from testbed.coflow.demand import Array, Demand, link_seconds
-from testbed.coflow.pairs import Pairs
+from testbed.coflow.madd import Backfill, Backlog, madd
 from testbed.coflow.waterfill import max_min, switch_levels
 
 # Seconds: what ends within this counts as ending now.
@@ -19,42 +18,34 @@ _INSTANT = 1e-9
 _NOTHING = 1e-9
 
 
-@dataclass(eq=False)
-class _Coflow:
-    number: int
-    demand: Demand
-    routes: Array
-    left: Array
-    rates: Array
-    pairs: Pairs | None
-
-
 class FlowEngine:
     """An engine of `testbed.coflow.simulator`.
 
+    backfill   of MADD: what becomes of what it leaves
     refresh_s  rates are renewed at every coflow's arrival and end, and besides: 0 = at every end of a flow,
                else every so many seconds (infinity: not). In between, what a flow that has ended leaves free
                stays unused.
     """
 
-    def __init__(self, fabric: Fabric, allocation: Allocation, refresh_s: float = 0.0) -> None:
+    def __init__(
+        self, fabric: Fabric, allocation: Allocation, refresh_s: float = 0.0, backfill: Backfill = "ranked"
+    ) -> None:
         self._fabric = fabric
         self._allocation = allocation
         self._refresh = refresh_s
+        self._backfill: Backfill = backfill
         # The last link is the one that fills up short routes.
         self._capacity = np.array([*(float(rate) for rate in fabric.capacity), inf])
         self._slack = np.where(np.isinf(self._capacity), 0.0, _NOTHING * self._capacity)
         self._now = 0.0
-        self._coflows: dict[int, _Coflow] = {}
+        self._coflows: dict[int, Backlog] = {}
+        self._waited: dict[int, float] = {}
         self._ranking = Ranking(())
         self._renew_at = inf
         self._levels = (self._capacity[: fabric.ports].copy(), self._capacity[fabric.ports : -1].copy())
 
     def add(self, number: int, demand: Demand) -> None:
-        pairs = Pairs(demand) if self._fabric.routes is None else None
-        self._coflows[number] = _Coflow(
-            number, demand, demand.routes(self._fabric), demand.size.copy(), np.zeros(len(demand)), pairs
-        )
+        self._coflows[number] = Backlog(number, demand, self._fabric)
 
     def rank(self, ranking: Ranking) -> None:
         self._ranking = ranking
@@ -73,15 +64,15 @@ class FlowEngine:
         flow_ended = False
         for coflow in list(self._coflows.values()):
             moving = coflow.rates > 0
+            if not moving.any():
+                coflow.waited += passed
             coflow.left -= coflow.rates * passed
             over = moving & (coflow.left <= coflow.rates * _INSTANT)
             if over.any():
                 flow_ended = True
-                coflow.left[over] = 0.0
-                coflow.rates[over] = 0.0
-                if coflow.pairs is not None:
-                    coflow.pairs.end(over)
+                coflow.end(over)
                 if not coflow.left.any():
+                    self._waited[coflow.number] = coflow.waited
                     del self._coflows[coflow.number]
                     done.append(coflow.number)
         if done or (flow_ended and self._refresh == 0) or now >= self._renew_at - _INSTANT:
@@ -99,7 +90,10 @@ class FlowEngine:
     def rate(self, number: int) -> float:
         return float(self._coflows[number].rates.sum())
 
-    def _wait(self, coflow: _Coflow) -> float:
+    def waited(self, number: int) -> float:
+        return self._waited.pop(number)
+
+    def _wait(self, coflow: Backlog) -> float:
         """Seconds until something of a coflow ends: a flow, or with a cadence the whole of it."""
         live = coflow.left > 0
         rates = coflow.rates[live]
@@ -121,15 +115,16 @@ class FlowEngine:
             for coflow in members:
                 coflow.rates[:] = 0.0
         if self._allocation == "madd":
-            self._madd([coflow for members in classes for coflow in members], free)
+            order = [coflow for members in classes for coflow in members]
+            madd(order, free, self._slack, self._backfill)
             return
         for members in classes:
             if len(members) == 1 and self._allocation == "greedy":
-                self._fill(members[0], free)
+                members[0].fill(free, self._slack)
             elif members:
                 self._fair(members, free)
 
-    def _fair(self, members: list[_Coflow], free: Array) -> None:
+    def _fair(self, members: list[Backlog], free: Array) -> None:
         live = [np.flatnonzero(coflow.left > 0) for coflow in members]
         routes = np.concatenate([c.routes[own] for c, own in zip(members, live, strict=True)])
         if self._fabric.routes is None:
@@ -147,48 +142,3 @@ class FlowEngine:
         for coflow, own in zip(members, live, strict=True):
             coflow.rates[own] = rates[start : start + len(own)]
             start += len(own)
-
-    def _fill(self, coflow: _Coflow, free: Array) -> None:
-        """Flow after flow takes (or adds) all that its links have left."""
-        if coflow.pairs is not None:
-            coflow.pairs.fill(coflow.rates, free, self._slack)
-            return
-        where = np.flatnonzero((coflow.left > 0) & (free > self._slack)[coflow.routes].all(axis=1))
-        while len(where):
-            flow = where[0]
-            links = coflow.routes[flow]
-            rate = free[links].min()
-            coflow.rates[flow] += rate
-            free[links] -= rate
-            where = where[1:]
-            where = where[(free > self._slack)[coflow.routes[where]].all(axis=1)]
-
-    def _madd(self, order: list[_Coflow], free: Array) -> None:
-        """MADD in order; what is left goes first to those that got nothing, evenly, then in order of arrival.
-
-        As in the public coflowsim.
-        """
-        skipped = []
-        links = len(free)
-        for coflow in order:
-            load = np.bincount(
-                coflow.routes.ravel(), np.repeat(coflow.left, coflow.routes.shape[1]), minlength=links
-            )
-            used = load > 0
-            if (free[used] <= self._slack[used]).any():
-                skipped.append(coflow)
-                continue
-            seconds = (load[used] / free[used]).max()
-            coflow.rates[:] = coflow.left / seconds
-            free[used] -= load[used] / seconds
-        for coflow in skipped:
-            live = coflow.left > 0
-            routes = coflow.routes[live]
-            flows = np.bincount(routes.ravel(), minlength=links)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                share = np.where(flows > 0, np.maximum(free, 0.0) / flows, inf)
-            rates = share[routes].min(axis=1)
-            coflow.rates[live] = rates
-            np.subtract.at(free, routes.ravel(), np.repeat(rates, routes.shape[1]))
-        for coflow in sorted(order, key=lambda coflow: coflow.number):
-            self._fill(coflow, free)

@@ -34,6 +34,10 @@ class _Coflow:
         self.send: dict[Bit, float] = {}
         self.receive: dict[Bit, float] = {}
         self.rank = -1
+        # Flows under way, and since when there is none.
+        self.running = 0
+        self.idle_since = 0.0
+        self.waited = 0.0
         self.flows = len(demand)
         self.size = demand.bytes
         self.booked = self.size
@@ -73,12 +77,14 @@ class GreedySwitch:
         self._coflows: dict[int, _Coflow] = {}
         self._order: list[_Coflow] = []
         self._running: dict[Bit, _Running] = {}
+        self._waited: dict[int, float] = {}
         every = (1 << fabric.ports) - 1
         # Free ports before each rank.
         self._free: list[tuple[Bit, Bit]] = [(every, every)]
 
     def add(self, number: int, demand: Demand) -> None:
-        self._coflows[number] = _Coflow(number, demand)
+        coflow = self._coflows[number] = _Coflow(number, demand)
+        coflow.idle_since = self._now
 
     def rank(self, ranking: Ranking) -> None:
         self._order = [self._coflows[number] for number in ranking.order]
@@ -102,6 +108,7 @@ class GreedySwitch:
         for i in ended:
             flow = self._running.pop(i)
             coflow, o = flow.coflow, flow.to
+            self._stop(coflow)
             coflow.book(i, o, coflow.left[i].pop(o))
             coflow.to[i] ^= o
             if not coflow.to[i]:
@@ -110,6 +117,7 @@ class GreedySwitch:
             first = min(first, coflow.rank)
             if not coflow.flows:
                 done.append(coflow.number)
+                self._waited[coflow.number] = coflow.waited
                 del self._coflows[coflow.number]
         self._match(first)
         return done
@@ -145,6 +153,14 @@ class GreedySwitch:
         coflow = self._coflows[number]
         return self._rate * sum(flow.coflow is coflow for flow in self._running.values())
 
+    def waited(self, number: int) -> float:
+        return self._waited.pop(number)
+
+    def _stop(self, coflow: _Coflow) -> None:
+        coflow.running -= 1
+        if not coflow.running:
+            coflow.idle_since = self._now
+
     def _match(self, first: int) -> None:
         """Give the ports out again from rank `first` on."""
         before = {i: flow for i, flow in self._running.items() if flow.coflow.rank >= first}
@@ -155,10 +171,14 @@ class GreedySwitch:
                 del fresh[i]
                 continue
             del self._running[i]
+            self._stop(flow.coflow)
             left = (flow.end - self._now) * self._rate
             flow.coflow.book(i, flow.to, flow.coflow.left[i][flow.to] - left)
             flow.coflow.left[i][flow.to] = left
         for i, (coflow, o) in fresh.items():
+            if not coflow.running:
+                coflow.waited += self._now - coflow.idle_since
+            coflow.running += 1
             self._running[i] = _Running(coflow, o, self._now + coflow.left[i][o] / self._rate)
 
     def _assign(self, order: Sequence[_Coflow], first: int) -> dict[Bit, tuple[_Coflow, Bit]]:

@@ -1,24 +1,28 @@
-"""Hyper-parameter searches by successive halving: stages of jobs that compute and synchronise in turns.
-
-Every tuner runs one rung after the other; a rung is a stage and ends with its last job. A job repeats:
-compute, then one coflow, until its rung's iterations are done.
-"""
+"""Hyper-parameter searches drawn by a seed, simulated: many tuners on one switch."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cache
+from typing import Any
 
-from agents.coflow.base import Allocation, CoflowError, Job, Loads, Stage, largest
-from agents.coflow.fabric import Fabric, Flow
+import numpy as np
+
+from agents.coflow.base import Allocation, CoflowError, largest
+from agents.coflow.fabric import Fabric
 from agents.coflow.fifo import FifoLm
-from agents.coflow.registry import STAGED, OrderingSpec, get_ordering
+from agents.coflow.registry import OrderingSpec, get_ordering
+from agents.search.base import TrialRun, Tuner
+from agents.search.registry import make_tuner
+from agents.search.space import Space
 from testbed.coflow.demand import Demand
+from testbed.coflow.jobs import PATTERNS, Pattern, synchronisation
+from testbed.coflow.result import percentile
+from testbed.coflow.search_workload import JobTime, Search, SearchWorkload, StageTime, Training
 from testbed.coflow.simulator import Simulation
 
-Pattern = Literal["ring", "ps"]
 MEGABYTE = 1_000_000
 
 
@@ -26,23 +30,21 @@ MEGABYTE = 1_000_000
 class SearchSpec:
     """What the searches are; all that is random comes from a seed.
 
-    trials         of every tuner; each rung keeps 1/eta of them
-    iterations     of the first rung; eta times as many in every next one
+    tuners         searches at once
+    tuner          of `agents.search`, with its options; resume: false trains every rung from scratch, so that each
+                   has eta times the iterations of the one before
     sizes_mb       of models (10^6 bytes), drawn for each trial
     one_model      drawn for each tuner instead: all its trials train the same model
     compute_ratio  seconds of computing per second that a synchronisation takes alone
-    pattern        ring: each worker sends 2(W-1)/W models to the next. ps: a server on a host of its own,
-                   each worker sends it a model and gets one, both in one coflow
+    pattern        ring or ps (a server on a host of its own); see `testbed.coflow.jobs`
     rate           of every host's port, bytes/s
     """
 
     tuners: int = 6
     hosts: int = 8
     workers: int = 4
-    trials: int = 8
-    eta: int = 2
-    rungs: int = 4
-    iterations: int = 10
+    tuner: str = "halving"
+    options: Mapping[str, Any] = field(default_factory=lambda: {"resume": False})
     sizes_mb: tuple[float, ...] = (10, 20, 40, 80, 160)
     compute_ratio: float = 0.2
     pattern: Pattern = "ring"
@@ -50,176 +52,101 @@ class SearchSpec:
     one_model: bool = False
 
     def __post_init__(self) -> None:
-        if self.pattern not in ("ring", "ps"):
-            raise CoflowError(f"a pattern {self.pattern!r}", hint="ring or ps")
-        if min(self.tuners, self.trials, self.rungs, self.iterations) < 1 or self.eta < 2 or self.workers < 2:
-            raise CoflowError("a search without tuners, trials, rungs or iterations, or of one worker")
+        if self.pattern not in PATTERNS:
+            raise CoflowError(f"a pattern {self.pattern!r}", hint=" or ".join(PATTERNS))
+        if self.tuners < 1 or self.workers < 2:
+            raise CoflowError(f"{self.tuners} tuners of {self.workers} workers", hint="at least 1, and 2 workers")
         if self.workers + (self.pattern == "ps") > self.hosts:
             raise CoflowError(f"{self.workers} workers do not fit on {self.hosts} hosts")
-        if self.trials < self.eta ** (self.rungs - 1):
-            raise CoflowError(
-                f"{self.trials} trials leave none for rung {self.rungs} at eta {self.eta}",
-                hint="fewer rungs or more trials",
-            )
         if not self.sizes_mb or min(self.sizes_mb) <= 0 or self.compute_ratio < 0:
             raise CoflowError("models need bytes, and computing cannot take less than no time")
+        self.make_tuner()
+
+    def make_tuner(self) -> Tuner:
+        return make_tuner(self.tuner, Space.parse({}), self.options)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A job's demand and needs, the same in every iteration."""
-
-    id: int
-    demand: Demand
-    loads: Loads
-    compute: float
+def make_workload(spec: SearchSpec, seed: int) -> SearchWorkload:
+    """The searches of a seed. A trial's model, hosts and score depend on the seed, its tuner and its number alone."""
+    fabric = Fabric.switch(spec.hosts, spec.rate)
+    return SearchWorkload(fabric, [_search(spec, fabric, seed, tuner) for tuner in range(spec.tuners)])
 
 
-@dataclass(frozen=True)
-class StageTime:
-    """A stage that has ended. Times in seconds."""
+def _search(spec: SearchSpec, fabric: Fabric, seed: int, tuner: int) -> Search:
+    common = random.Random(f"{seed}:{tuner}").choice(spec.sizes_mb)
 
-    tuner: int
-    rung: int
-    release: float
-    finish: float
-
-    @property
-    def sct(self) -> float:
-        return self.finish - self.release
-
-
-@dataclass
-class _Running:
-    trial: Trial
-    left: int
-    coflow: int | None = None
-
-
-@dataclass
-class _Stage:
-    tuner: int
-    rung: int
-    release: float
-    jobs: dict[int, _Running]
-
-
-@dataclass
-class Searches:
-    """A workload of `Simulation`; the same seed gives the same trials and survivors under every policy."""
-
-    spec: SearchSpec
-    seed: int
-    stage_times: list[StageTime] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        spec, rng = self.spec, random.Random(self.seed)
-        self.fabric = Fabric.switch(spec.hosts, spec.rate)
-        # In the order of their scores: a rung's survivors are the first ones.
-        self.trials: list[list[Trial]] = []
-        for tuner in range(spec.tuners):
-            sizes = (rng.choice(spec.sizes_mb),) if spec.one_model else spec.sizes_mb
-            own = [self._draw(rng, tuner * spec.trials + k, sizes) for k in range(spec.trials)]
-            rng.shuffle(own)
-            self.trials.append(own)
-        self._active: dict[int, _Stage] = {}
-        self._owner: dict[int, tuple[int, int]] = {}
-
-    def _draw(self, rng: random.Random, number: int, sizes: Sequence[float]) -> Trial:
-        spec = self.spec
-        size = rng.choice(sizes) * MEGABYTE
-        hosts = rng.sample(range(spec.hosts), spec.workers + (spec.pattern == "ps"))
+    @cache
+    def training(trial: int) -> Training:
+        rng = random.Random(f"{seed}:{tuner}:{trial}")
+        size = (common if spec.one_model else rng.choice(spec.sizes_mb)) * MEGABYTE
+        server, *workers = rng.sample(range(spec.hosts), spec.workers + 1)
         if spec.pattern == "ring":
-            hop = 2 * (spec.workers - 1) / spec.workers * size
-            flows = [Flow(host, hosts[(k + 1) % spec.workers], hop) for k, host in enumerate(hosts)]
-        else:
-            server, *workers = hosts
-            flows = [Flow(host, server, size) for host in workers]
-            flows += [Flow(server, host, size) for host in workers]
-        demand = Demand.of(flows)
-        loads = demand.loads(self.fabric)
-        return Trial(number, demand, loads, spec.compute_ratio * largest(loads))
+            workers = [server, *workers[1:]]
+        demand = Demand.of(synchronisation(spec.pattern, workers, size, server))
+        return Training(demand, spec.compute_ratio * largest(demand.loads(fabric)))
 
-    def start(self, simulation: Simulation) -> None:
-        for tuner in range(self.spec.tuners):
-            self._begin(simulation, tuner, 0)
+    def score(run: TrialRun) -> float:
+        return random.Random(f"{seed}:{tuner}:{run.trial}:score").random()
 
-    def _begin(self, simulation: Simulation, tuner: int, rung: int) -> None:
-        spec = self.spec
-        survivors = self.trials[tuner][: spec.trials // spec.eta**rung]
-        iterations = spec.iterations * spec.eta**rung
-        jobs = {trial.id: _Running(trial, iterations) for trial in survivors}
-        self._active[tuner] = _Stage(tuner, rung, simulation.now, jobs)
-        for job in jobs.values():
-            self._compute(simulation, tuner, job)
-
-    def _compute(self, simulation: Simulation, tuner: int, job: _Running) -> None:
-        simulation.at(simulation.now + job.trial.compute, lambda: self._synchronise(simulation, tuner, job))
-
-    def _synchronise(self, simulation: Simulation, tuner: int, job: _Running) -> None:
-        job.left -= 1
-        job.coflow = simulation.submit(job.trial.demand, job=job.trial.id)
-        self._owner[job.coflow] = (tuner, job.trial.id)
-
-    def finished(self, simulation: Simulation, number: int) -> None:
-        tuner, identity = self._owner.pop(number)
-        stage = self._active[tuner]
-        job = stage.jobs[identity]
-        job.coflow = None
-        if job.left:
-            self._compute(simulation, tuner, job)
-            return
-        del stage.jobs[identity]
-        if stage.jobs:
-            return
-        self.stage_times.append(StageTime(tuner, stage.rung, stage.release, simulation.now))
-        del self._active[tuner]
-        if stage.rung + 1 < self.spec.rungs:
-            self._begin(simulation, tuner, stage.rung + 1)
-
-    def stages(self, simulation: Simulation) -> tuple[Stage, ...]:
-        if simulation.ordering.name not in STAGED:
-            return ()
-        return tuple(
-            Stage(
-                tuner * self.spec.rungs + stage.rung,
-                tuple(_job(simulation, job) for job in stage.jobs.values()),
-                stage.release,
-            )
-            for tuner, stage in self._active.items()
-        )
-
-
-def _job(simulation: Simulation, job: _Running) -> Job:
-    trial = job.trial
-    unsent = {} if job.coflow is None else simulation.loads(job.coflow)
-    return Job(trial.id, job.left, trial.compute, trial.loads, unsent)
+    return Search(spec.make_tuner(), lambda run: training(run.trial), score)
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Stage completion times of one policy."""
+    """What became of the searches under one policy. Seconds.
 
+    mean_wait_s        of a coflow: the time in which nothing of it was sent
+    busiest_link_ratio of the makespan in which the link that carries most was busy; mean_link_ratio: all links
+    bound_ratio        sum of stage completion times over what each stage needs on an empty network: no schedule
+                       reaches less than 1, and none need reach 1
+    """
+
+    policy: str
     mean_sct_s: float
+    p95_sct_s: float
+    mean_jct_s: float
+    mean_cct_s: float
+    mean_wait_s: float
     makespan_s: float
+    busiest_link_ratio: float
+    mean_link_ratio: float
+    bound_ratio: float
     stages: tuple[StageTime, ...]
+    jobs: tuple[JobTime, ...]
 
 
 def run_searches(
     spec: SearchSpec, seed: int, policy: OrderingSpec, allocation: Allocation | None = None
 ) -> SearchResult:
-    """Run the searches of a seed under a policy. FIFO-LM's threshold is by the sizes of all trials."""
-    searches = Searches(spec, seed)
+    """Run the searches of a seed under a policy. FIFO-LM's threshold is by the sizes of the first stages' jobs."""
+    return run_workload(make_workload(spec, seed), policy, allocation)
+
+
+def run_workload(
+    workload: SearchWorkload, policy: OrderingSpec, allocation: Allocation | None = None
+) -> SearchResult:
+    """Run searches under a policy."""
     ordering = get_ordering(policy)
     if isinstance(ordering, FifoLm):
-        ordering = ordering.with_sizes([trial.demand.bytes for own in searches.trials for trial in own])
-    Simulation(searches.fabric, ordering, searches, allocation).run()
-    return _result(searches.stage_times)
-
-
-def _result(stages: Sequence[StageTime]) -> SearchResult:
+        ordering = ordering.with_sizes(
+            [training.demand.bytes for stage in workload.first_jobs() for _, training in stage]
+        )
+    simulation = Simulation(workload.fabric, ordering, workload, allocation)
+    simulation.run()
+    stages, jobs, coflows = workload.stage_times, workload.job_times, simulation.done.values()
+    times = np.array([stage.sct for stage in stages])
+    utilisation = simulation.utilisation()
     return SearchResult(
-        sum(stage.sct for stage in stages) / len(stages),
-        max(stage.finish for stage in stages),
+        ordering.name,
+        float(times.mean()),
+        percentile(times, 95),
+        float(np.mean([job.jct for job in jobs])),
+        float(np.mean([coflow.cct for coflow in coflows])),
+        float(np.mean([coflow.waited for coflow in coflows])),
+        simulation.now,
+        max(utilisation.values()),
+        sum(utilisation.values()) / len(workload.fabric.capacity),
+        float(times.sum() / sum(stage.alone for stage in stages)),
         tuple(stages),
+        tuple(jobs),
     )

@@ -18,6 +18,7 @@ from testbed.coflow.demand import Demand
 from testbed.coflow.fair_switch import FairSwitch
 from testbed.coflow.flow_engine import FlowEngine
 from testbed.coflow.greedy_switch import GreedySwitch, instant
+from testbed.coflow.madd import BACKFILLS, Backfill
 
 # Of MADD, seconds. A stated choice: results depend on it strongly.
 MADD_REFRESH_S = 0.125
@@ -39,6 +40,9 @@ class Engine(Protocol):
     def loads(self, number: int) -> dict[int, float]: ...
     def sent(self, number: int) -> float: ...
     def rate(self, number: int) -> float: ...
+    def waited(self, number: int) -> float:
+        """Seconds in which a coflow that has just ended sent nothing."""
+        ...
 
 
 class Workload(Protocol):
@@ -51,13 +55,18 @@ class Workload(Protocol):
 
 @dataclass(frozen=True)
 class Done:
-    """A coflow that has ended. Times in seconds; `isolation` is what it needs alone."""
+    """A coflow that has ended. Times in seconds.
+
+    isolation  what it needs alone
+    waited     in which it sent nothing at all
+    """
 
     number: int
     arrival: float
     finish: float
     isolation: float
     job: int | None
+    waited: float = 0.0
 
     @property
     def cct(self) -> float:
@@ -72,13 +81,19 @@ class _Active:
     job: int | None
 
 
-def make_engine(fabric: Fabric, ordering: Ordering, allocation: Allocation, refresh_s: float) -> Engine:
+def make_engine(
+    fabric: Fabric,
+    ordering: Ordering,
+    allocation: Allocation,
+    refresh_s: float,
+    backfill: Backfill = "ranked",
+) -> Engine:
     """The fastest engine that does it."""
     if allocation == "greedy" and fabric.uniform and refresh_s == 0 and ordering.name != "fifo_lm":
         return GreedySwitch(fabric)
     if allocation == "fair" and ordering.name == "fair" and fabric.routes is None and refresh_s == 0:
         return FairSwitch(fabric)
-    return FlowEngine(fabric, allocation, refresh_s)
+    return FlowEngine(fabric, allocation, refresh_s, backfill)
 
 
 class Simulation:
@@ -87,6 +102,7 @@ class Simulation:
     allocation  how rates follow the ranking; None = as the ordering has it
     refresh_s   seconds between renewals of rates besides arrivals and ends of coflows; 0 = at every end of a
                 flow, infinity = no other; None = 0, but 0.125 for MADD
+    backfill    what becomes of what MADD leaves; see `testbed.coflow.madd`
     """
 
     def __init__(
@@ -96,6 +112,7 @@ class Simulation:
         workload: Workload,
         allocation: Allocation | None = None,
         refresh_s: float | None = None,
+        backfill: Backfill = "ranked",
     ) -> None:
         self.fabric = fabric
         self.ordering = ordering
@@ -107,10 +124,14 @@ class Simulation:
             raise CoflowError(f"a refresh every {refresh_s} s", hint="at least 0")
         if self.allocation == "madd" and refresh_s == 0:
             raise CoflowError("MADD at every end of a flow never settles", hint="give a refresh above 0")
+        if backfill not in BACKFILLS:
+            raise CoflowError(f"a backfill {backfill!r}", hint=", ".join(BACKFILLS))
         self.refresh_s = refresh_s
         self.now = 0.0
         self.done: dict[int, Done] = {}
-        self._engine = make_engine(fabric, ordering, self.allocation, refresh_s)
+        # Seconds of each link's time that all coflows so far need.
+        self.carried: dict[int, float] = {}
+        self._engine = make_engine(fabric, ordering, self.allocation, refresh_s, backfill)
         self._active: dict[int, _Active] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_count = 0
@@ -127,7 +148,10 @@ class Simulation:
         """A new coflow, now; its number."""
         number = self._coflow_count
         self._coflow_count += 1
-        isolation = largest(demand.loads(self.fabric))
+        loads = demand.loads(self.fabric)
+        for link, seconds in loads.items():
+            self.carried[link] = self.carried.get(link, 0.0) + seconds
+        isolation = largest(loads)
         self._active[number] = _Active(self.now, demand.bytes, isolation, job)
         self._engine.add(number, demand)
         self._stale = True
@@ -137,9 +161,15 @@ class Simulation:
         """Seconds that a coflow under way has left on each link."""
         return self._engine.loads(number)
 
+    def utilisation(self) -> dict[int, float]:
+        """Of each link that carried anything: the part of the time so far in which it was busy."""
+        return {link: seconds / self.now for link, seconds in sorted(self.carried.items())} if self.now else {}
+
     def run(self) -> None:
         """Until nothing is left to do."""
         self.workload.start(self)
+        if self._stale:
+            self._rank()
         while self._active or self._timers:
             moment = self._moment()
             if moment == inf:
@@ -147,7 +177,14 @@ class Simulation:
             self.now = moment
             for number in self._engine.advance(moment):
                 active = self._active.pop(number)
-                self.done[number] = Done(number, active.arrival, moment, active.isolation, active.job)
+                self.done[number] = Done(
+                    number,
+                    active.arrival,
+                    moment,
+                    active.isolation,
+                    active.job,
+                    self._engine.waited(number),
+                )
                 self._stale = True
                 self.workload.finished(self, number)
             while self._timers and self._timers[0][0] <= instant(moment):

@@ -19,6 +19,7 @@ from testbed.coflow.demand import Demand
 from testbed.coflow.fair_switch import FairSwitch
 from testbed.coflow.flow_engine import FlowEngine
 from testbed.coflow.greedy_switch import GreedySwitch
+from testbed.coflow.madd import Backfill
 from testbed.coflow.reference import Arrival, completion_times
 from testbed.coflow.simulator import Simulation, make_engine
 from topologies.load import topology_from_dict
@@ -176,8 +177,44 @@ def test_madd_lets_flows_end_together_and_gives_the_rest_away() -> None:
     assert engine.advance(4.0) == []
     assert engine._coflows[1].rates.tolist() == [0, 0]
     assert engine.advance(6.0) == [0]
+    assert engine.waited(0) == 0
     assert engine._coflows[1].rates == pytest.approx([1, 0])
     assert engine.next() == pytest.approx(12)
+    engine.advance(12.0)
+    # Nothing of it was sent from 3, when its second flow ended, at the first moment after that which is asked for.
+    assert engine.waited(1) == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("backfill", "second", "third"),
+    [
+        # Coflow 2 takes all of receiving port 0, so 1 and 0 are skipped. All their flows leave port 1.
+        ("none", [0, 0], [0, 0, 0]),
+        # 1 comes first in the order and takes it all.
+        ("ranked", [0, 1], [0, 0, 0]),
+        # A fifth for each of five flows, of which two are held up by port 0; coflow 0 came first and gets the rest.
+        ("coflowsim", [0, 0.2], [0, 0.6, 0.2]),
+        # 1 first: a half for each of its two, one held up; of the other half a third for each of 0, then the rest.
+        ("in_turn", [0, 0.5], [0, 0.5 - 1 / 6, 1 / 6]),
+    ],
+)
+@pytest.mark.parametrize("routes", [False, True])
+def test_what_madd_leaves_by_each_rule(
+    backfill: Backfill, second: list[float], third: list[float], routes: bool
+) -> None:
+    fabric = Fabric.switch(4, 1.0)
+    if routes:
+        pairs = {(u, v): fabric.route(u, v) for u in range(4) for v in range(4)}
+        fabric = Fabric(fabric.capacity, pairs)
+    engine = FlowEngine(fabric, "madd", inf, backfill)
+    # Numbered by arrival, ranked otherwise.
+    engine.add(0, Demand.of([Flow(1, 0, 3), Flow(1, 1, 3), Flow(1, 2, 3)]))
+    engine.add(1, Demand.of([Flow(1, 0, 1), Flow(1, 3, 1)]))
+    engine.add(2, Demand.of([Flow(0, 0, 1)]))
+    engine.rank(Ranking.of([2, 1, 0]))
+    assert engine._coflows[2].rates == pytest.approx([1])
+    assert engine._coflows[1].rates == pytest.approx(second)
+    assert engine._coflows[0].rates == pytest.approx(third)
 
 
 def test_a_short_cadence_wastes_less() -> None:
@@ -221,5 +258,7 @@ def test_flows_that_cannot_be_are_refused() -> None:
         simulated(EQUAL, [Arrival((Flow(0, 4, 1),))], "fifo", "greedy")
     with pytest.raises(CoflowError, match="without a byte"):
         simulated(EQUAL, [Arrival((Flow(0, 1, 0),))], "fifo", "greedy")
+    with pytest.raises(CoflowError, match="a backfill 'all'"):
+        Simulation(EQUAL, get_ordering("varys"), Listed([]), backfill="all")  # type: ignore[arg-type]
     with pytest.raises(CoflowError, match="a refresh every -1"):
         simulated(EQUAL, [], "varys", "madd", -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,33 +13,69 @@ from agents.coflow.base import CoflowError, Ranking, Stage, View
 from agents.coflow.beamer import Beamer, rank_jobs
 from agents.coflow.bssi import bssi, prefix_loads
 from agents.coflow.fabric import Fabric, Flow
-from agents.coflow.registry import ordering_names
+from agents.coflow.registry import get_ordering, ordering_names
 from testbed.coflow.bounds import open_shop_optimum, stage_bound
 from testbed.coflow.demand import Demand
-from testbed.coflow.searches import Searches, SearchSpec, run_searches
+from testbed.coflow.jobs import synchronisation
+from testbed.coflow.searches import SearchSpec, make_workload, run_searches
 from testbed.coflow.simulator import Simulation
+from topologies.errors import StormbedError
 
-SMALL = SearchSpec(tuners=3, hosts=6, workers=3, trials=4, rungs=3, iterations=2)
+SMALL = SearchSpec(tuners=3, hosts=6, workers=3, options={"trials": 4, "rungs": 3, "iterations": 2})
 
 
 @pytest.mark.parametrize("policy", ordering_names())
 @pytest.mark.parametrize("pattern", ["ring", "ps"])
 def test_every_stage_ends_and_takes_at_least_what_its_jobs_need(policy: str, pattern: Any) -> None:
-    spec = SearchSpec(**{**vars(SMALL), "pattern": pattern})
-    result = run_searches(spec, 3, policy)
-    assert sorted((stage.tuner, stage.rung) for stage in result.stages) == [
-        (tuner, rung) for tuner in range(3) for rung in range(3)
+    result = run_searches(replace(SMALL, pattern=pattern), 3, policy)
+    assert sorted((stage.search, stage.rung, stage.jobs) for stage in result.stages) == [
+        (tuner, rung, 4 >> rung) for tuner in range(3) for rung in range(3)
     ]
-    trials = Searches(spec, 3).trials
+    jobs = {(job.search, job.stage, job.trial): job for job in result.jobs}
+    assert len(jobs) == len(result.jobs) == 3 * 7
     for stage in result.stages:
-        alone = max(
-            spec.iterations * 2**stage.rung * (trial.compute + max(trial.loads.values()))
-            for trial in trials[stage.tuner][: 4 >> stage.rung]
-        )
-        assert stage.sct >= alone * (1 - 1e-9)
+        own = [job for job in result.jobs if (job.search, job.stage) == (stage.search, stage.stage)]
+        assert stage.alone >= max(job.alone for job in own)
+        assert stage.sct >= stage.alone * (1 - 1e-9)
+        assert all(job.jct >= job.alone * (1 - 1e-9) for job in own)
+        assert stage.finish == max(job.finish for job in own)
     for tuner in range(3):
-        own = sorted((s for s in result.stages if s.tuner == tuner), key=lambda stage: stage.rung)
-        assert [stage.release for stage in own] == [0.0, own[0].finish, own[1].finish]
+        ranked = sorted((s for s in result.stages if s.search == tuner), key=lambda stage: stage.rung)
+        assert [stage.release for stage in ranked] == [0.0, ranked[0].finish, ranked[1].finish]
+    assert result.bound_ratio >= 1
+    assert 0 < result.mean_link_ratio <= result.busiest_link_ratio <= 1
+    assert result.makespan_s == max(stage.finish for stage in result.stages)
+    if policy == "fair":
+        assert result.mean_wait_s == 0
+    else:
+        assert 0 < result.mean_wait_s < result.mean_cct_s
+
+
+@pytest.mark.parametrize(
+    ("tuner", "options", "stages"),
+    [
+        ("hyperband", {"max_iterations": 9}, 2 * 6),
+        ("pbt", {"trials": 4, "intervals": 3, "iterations": 2}, 2 * 3),
+        ("random", {"trials": 5, "wave": 2, "iterations": 2}, 2 * 3),
+        ("asha", {"trials": 6, "slots": 2, "eta": 2, "rungs": 2}, None),
+    ],
+)
+def test_every_kind_of_search_runs(tuner: str, options: dict[str, Any], stages: int | None) -> None:
+    spec = replace(SMALL, tuners=2, tuner=tuner, options=options)
+    result = run_searches(spec, 1, "beamer")
+    assert stages is None or len(result.stages) == stages
+    assert {stage.barrier for stage in result.stages} == {tuner != "asha"}
+    assert all(stage.jobs == 1 for stage in result.stages) == (tuner == "asha")
+
+
+def test_survivors_go_on_from_where_they_were() -> None:
+    spec = replace(SMALL, tuners=1, options={"trials": 2, "rungs": 2, "iterations": 3})
+    going_on, again = (
+        run_searches(replace(spec, options={**spec.options, "resume": resume}), 1, "fair") for resume in (True, False)
+    )
+    # 3 iterations more to the boundary at 6, or 6 from scratch; a lone job takes what it needs alone.
+    assert again.stages[1].sct == pytest.approx(2 * going_on.stages[1].sct)
+    assert going_on.stages[1].sct == pytest.approx(going_on.stages[1].alone)
 
 
 def test_a_seed_is_a_result() -> None:
@@ -47,18 +84,50 @@ def test_a_seed_is_a_result() -> None:
 
 
 def test_bytes_of_a_synchronisation() -> None:
-    ring = Searches(SearchSpec(sizes_mb=(40,)), 1).trials[0][0]
-    assert ring.demand.size.tolist() == [60e6] * 4
-    assert ring.compute == pytest.approx(0.2 * 0.48)
-    server = Searches(SearchSpec(sizes_mb=(40,), pattern="ps"), 1).trials[0][0]
-    assert server.demand.size.tolist() == [40e6] * 8
-    assert max(server.loads.values()) == pytest.approx(4 * 0.32)
+    (ring, *_), *_ = make_workload(SearchSpec(sizes_mb=(40,)), 1).first_jobs()
+    assert ring[1].demand.size.tolist() == [60e6] * 4
+    assert ring[1].compute == pytest.approx(0.2 * 0.48)
+    workload = make_workload(SearchSpec(sizes_mb=(40,), pattern="ps"), 1)
+    server = workload.first_jobs()[0][0][1].demand
+    assert server.size.tolist() == [40e6] * 8
+    assert max(server.loads(workload.fabric).values()) == pytest.approx(4 * 0.32)
+    # A worker at the server's own place sends nothing.
+    assert synchronisation("ps", [0, 1], 5, 0) == [Flow(1, 0, 5), Flow(0, 1, 5)]
 
 
 def test_trials_of_one_tuner_can_share_a_model() -> None:
-    for own in Searches(SearchSpec(one_model=True), 1).trials:
-        assert len({trial.demand.bytes for trial in own}) == 1
-    assert any(len({trial.demand.bytes for trial in own}) > 1 for own in Searches(SearchSpec(), 1).trials)
+    def sizes(spec: SearchSpec) -> list[set[float]]:
+        return [{work.demand.bytes for _, work in stage} for stage in make_workload(spec, 1).first_jobs()]
+
+    assert all(len(own) == 1 for own in sizes(SearchSpec(one_model=True)))
+    assert any(len(own) > 1 for own in sizes(SearchSpec()))
+
+
+def test_a_coflow_waits_while_nothing_of_it_is_sent() -> None:
+    # On one port: 2 s and then 3 s. The second waits for 2 s under any order, under fair sharing for none.
+    for policy, waited in (("fifo", [0, 2]), ("fair", [0, 0]), ("varys", [0, 2])):
+        workload = Listed([Flow(0, 0, 2)], [Flow(0, 0, 3)])
+        simulation = Simulation(Fabric.switch(1, 1.0), get_ordering(policy), workload)
+        simulation.run()
+        assert [simulation.done[k].waited for k in (0, 1)] == pytest.approx(waited)
+        assert simulation.utilisation() == pytest.approx({0: 1, 1: 1})
+
+
+class Listed:
+    """Coflows at 0."""
+
+    def __init__(self, *coflows: list[Flow]) -> None:
+        self.coflows = coflows
+
+    def start(self, simulation: Simulation) -> None:
+        for flows in self.coflows:
+            simulation.submit(Demand.of(flows))
+
+    def finished(self, simulation: Simulation, number: int) -> None:
+        pass
+
+    def stages(self, simulation: Simulation) -> tuple[Stage, ...]:
+        return ()
 
 
 class Kept:
@@ -90,24 +159,23 @@ class Kept:
 def test_stages_end_within_computing_and_twice_the_prefix_load(
     seed: int, pattern: Any, ratio: float, sizes: tuple[float, ...]
 ) -> None:
-    spec = SearchSpec(4, 6, 3, 3, 2, 1, 3, sizes, ratio, pattern)
-    searches = Searches(spec, seed)
+    options = {"trials": 3, "rungs": 1, "iterations": 3}
+    spec = SearchSpec(4, 6, 3, options=options, sizes_mb=sizes, compute_ratio=ratio, pattern=pattern)
+    searches = make_workload(spec, seed)
     loads, computes = [], []
-    for own in searches.trials:
+    for own in searches.first_jobs():
+        needs = [work.demand.loads(searches.fabric) for _, work in own]
         loads.append(
-            {
-                link: sum(3 * trial.loads.get(link, 0.0) for trial in own)
-                for link in {link for trial in own for link in trial.loads}
-            }
+            {link: sum(3 * need.get(link, 0.0) for need in needs) for link in {k for need in needs for k in need}}
         )
-        computes.append(max(3 * trial.compute for trial in own))
+        computes.append(max(3 * work.compute for _, work in own))
     kept = Kept()
     Simulation(searches.fabric, kept, searches).run()
     # The first ranking sees what computes nothing already sending, which its loads count all the same.
     order = [stage.id for stage in kept.stages]
     assert order == bssi(loads)
     value = prefix_loads(order, loads)
-    ends = {stage.tuner: stage.finish for stage in searches.stage_times}
+    ends = {stage.search: stage.finish for stage in searches.stage_times}
     for number, end in ends.items():
         assert end <= (computes[number] + 2 * value[number]) * (1 + 1e-6)
     total = sum(ends.values())
@@ -173,13 +241,29 @@ def test_bounds_by_hand() -> None:
     ("change", "says"),
     [
         ({"pattern": "star"}, "a pattern 'star'"),
-        ({"trials": 3}, "3 trials leave none for rung 4"),
+        ({"options": {"trials": 3}}, "3 trials leave none for rung 4"),
         ({"workers": 9}, "9 workers do not fit on 8 hosts"),
         ({"workers": 8, "pattern": "ps"}, "8 workers do not fit"),
-        ({"tuners": 0}, "without tuners"),
+        ({"tuners": 0}, "0 tuners of 4 workers"),
         ({"sizes_mb": (10, 0)}, "models need bytes"),
+        ({"tuner": "halfing"}, "unknown tuner 'halfing' .did you mean halving"),
     ],
 )
 def test_searches_that_cannot_be(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(CoflowError, match=says):
+    with pytest.raises(StormbedError, match=says) as error:
         SearchSpec(**change)
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: synchronisation("ring", [3], 5), "workers at .3."),
+        (lambda: synchronisation("ps", [3, 3], 5, 0), "workers at .3, 3."),
+        (lambda: synchronisation("ps", [3, 4], 5), "a parameter server needs a place"),
+        (lambda: synchronisation("star", [3, 4], 5), "a pattern 'star'"),
+    ],
+)
+def test_synchronisations_that_cannot_be(make: Any, says: str) -> None:
+    with pytest.raises(CoflowError, match=says):
+        make()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from agents.coflow.base import largest
 from agents.coflow.fabric import Fabric
 from testbed.cli import build
+from testbed.coflow.madd import Backfill
 from testbed.coflow.result import run_trace
 from testbed.coflow.trace import MEGABYTE, Trace, parse_trace, read_trace
 from topologies.errors import InvalidFileError, StormbedError, UsageError
@@ -210,6 +212,16 @@ def test_reference_means_on_the_published_trace(
     result, _ = run_trace(published, policy, RATE, allocation=allocation)  # type: ignore[arg-type]
     assert result.mean_cct_s == pytest.approx(mean, rel=0.02)
     assert result.cadence_s == 0
+    assert 0 < result.bound_s < result.mean_cct_s
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("refresh_s", "backfill", "mean"), [(0.5, "ranked", 26.16), (inf, "ranked", 48.3), (inf, "none", 54.2)]
+)
+def test_madd_on_the_published_trace(published: Trace, refresh_s: float, backfill: Backfill, mean: float) -> None:
+    result, _ = run_trace(published, "varys", RATE, refresh_s=refresh_s, backfill=backfill)
+    assert result.mean_cct_s == pytest.approx(mean, rel=0.005)
 
 
 def test_options_are_refused_by_name() -> None:

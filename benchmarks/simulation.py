@@ -25,7 +25,7 @@ from agents.planning.registry import get_scheduler, scheduler_names
 from testbed.simulation.bounds import bound
 from testbed.simulation.comparison import ALEXNET, BYTES_PER_ELEMENT
 from testbed.simulation.synchronise import synchronise
-from testbed.simulation.trials import run_trial
+from testbed.simulation.trials import FAULTS, MODES, run_trial
 from testbed.simulation.world import WorldOptions
 from topologies.load import topology_from_dict
 from topologies.model import Topology
@@ -181,26 +181,31 @@ def planning() -> str:
 
 def trials() -> str:
     count = 10_000
-    started = time.process_time()
-    reports = [run_trial(seed) for seed in range(count)]
-    seconds = time.process_time() - started
-    failed = [report.seed for report in reports if report.violation is not None]
-    if failed:
-        sys.stdout.write(f"failed seeds: {failed[:20]}\n")
-    faults = sorted({report.fault for report in reports})
-    rows = [
-        [
-            fault,
-            str(sum(r.fault == fault for r in reports)),
-            f"{sum(r.collectives for r in reports if r.fault == fault):,}",
-            f"{sum(r.messages for r in reports if r.fault == fault):,}",
-            f"{sum(r.duplicates for r in reports if r.fault == fault):,}",
-            str(sum(r.fault == fault and r.violation is not None for r in reports)),
+    parts = []
+    for mode in MODES:
+        started = time.process_time()
+        reports = [run_trial(seed, mode=mode) for seed in range(count)]
+        seconds = time.process_time() - started
+        failed = [report.seed for report in reports if report.violation is not None]
+        if failed:
+            sys.stdout.write(f"failed seeds ({mode}): {failed[:20]}\n")
+        rows = [
+            [
+                fault,
+                str(sum(r.fault == fault for r in reports)),
+                f"{sum(r.collectives for r in reports if r.fault == fault):,}",
+                f"{sum(r.policies for r in reports if r.fault == fault):,}",
+                f"{sum(r.messages for r in reports if r.fault == fault):,}",
+                f"{sum(r.lost for r in reports if r.fault == fault):,}",
+                f"{sum(r.duplicates for r in reports if r.fault == fault):,}",
+                str(sum(r.fault == fault and r.violation is not None for r in reports)),
+            ]
+            for fault in FAULTS
         ]
-        for fault in faults
-    ]
-    words = f"{count:,} seeds in {seconds:.0f} CPU seconds.\n\n"
-    return words + table(("fault", "trials", "collectives", "messages", "duplicates dropped", "failed"), rows)
+        columns = ("fault", "trials", "collectives", "policies", "messages", "lost", "duplicates dropped", "failed")
+        words = f"{count:,} seeds, policies by {mode}, in {seconds:.0f} CPU seconds.\n\n"
+        parts.append(words + table(columns, rows))
+    return "\n".join(parts)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -102,7 +102,7 @@ class MeasuredPlans:
         network = network_of(job.n, rng.randrange(NETWORKS))
         members = tuple(range(job.n))
         self._network = network
-        self._planner = get_scheduler(rng.choice(("netstorm", "packing", "star-best")), job.names)
+        self._planner = get_scheduler(rng.choice(("netstorm", "mlnet", "star-best")), job.names)
         self._replanner = Replanner(
             AwarenessOptions(
                 estimator=rng.choice(("published", "unbiased")), replan=rng.choice(("change", "gain"))

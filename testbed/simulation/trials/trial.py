@@ -21,6 +21,7 @@ from testbed.simulation.trials.carriage import MS, Carriage
 from testbed.simulation.trials.plans import PLANNERS, MeasuredPlans, Planner, RandomPlans
 from testbed.simulation.trials.promises import (
     MOST_OPEN,
+    MOST_POLICIES_WITHIN,
     NOTICE_NS,
     STOP_NS,
     Job,
@@ -57,7 +58,10 @@ COORDINATOR = -1
 
 Mode = Callable[[CoordinatorMachine], list[CoordinatorAction]]
 """How policies come into force: what is asked of a new coordinator."""
-MODES: dict[str, Mode] = {"barrier": lambda coordinator: []}
+MODES: dict[str, Mode] = {
+    "barrier": lambda coordinator: [],
+    "announced": lambda coordinator: coordinator.announce_ahead(2),
+}
 
 
 @dataclass(frozen=True)
@@ -162,11 +166,15 @@ class _Trial:
             self._plans[name] = MeasuredPlans(self.rng, self.clock, job, self._to_sites, self.carriage)
         else:
             within = self.planner == "within"
+            if within:
+                job.most_policies = MOST_POLICIES_WITHIN
             self._plans[name] = RandomPlans(self.rng, self.clock, job, self._to_sites, within=within)
         return job
 
     def _start(self, job: Job) -> None:
         self._to_sites(job, self.mode(job.coordinator))
+        if self.mode is not MODES["barrier"]:
+            job.most_policies = None
         self._plans[job.name].begin()
         for site in range(self.n):
             self.clock.after(self.rng.randrange(20 * MS), partial(self._begin_next, job, site))

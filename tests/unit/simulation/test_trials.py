@@ -41,7 +41,7 @@ def test_the_invariant_holds_under_every_seed(batch: int, mode: str) -> None:
     # Reports are datagrams, whatever else goes wrong.
     assert sum(r.lost for r in reports if r.planner == "measured" and r.fault == "none") > 10
     for planner in PLANNERS:
-        assert sum(r.policies for r in reports if r.planner == planner) > 60
+        assert sum(r.policies for r in reports if r.planner == planner) > 20
 
 
 def test_a_trial_is_a_function_of_its_seed() -> None:

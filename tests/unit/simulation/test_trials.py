@@ -37,7 +37,7 @@ def test_the_invariant_holds_under_every_seed(batch: int, mode: str) -> None:
         assert {r.planner for r in of_fault} == set(PLANNERS)
         assert all(r.stopped == (fault in STOPS) for r in of_fault)
         assert (sum(r.duplicates for r in of_fault) > 0) >= (fault in ("duplicates", "resets", "lossy"))
-    assert sum(r.lost for r in reports if r.fault == "lossy") > 1000
+    assert sum(r.lost for r in reports if r.fault == "lossy") > 200
     # Reports are datagrams, whatever else goes wrong.
     assert sum(r.lost for r in reports if r.planner == "measured" and r.fault == "none") > 10
     for planner in PLANNERS:

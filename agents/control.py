@@ -95,6 +95,15 @@ class CoordinatorClient:
         result: dict[str, Any] = self._aside("status")
         return result
 
+    def plan(self, job: str) -> dict[str, Any]:
+        """The policy that carries a job's collectives now.
+
+        Returns {"job", "policy_version", "plan"}; the plan as `testbed plan --format json` prints it, None where
+        the scheduler decides per transfer. Raises UsageError when there is no such job.
+        """
+        result: dict[str, Any] = self._call("plan", job=job)
+        return result
+
     def set_rates(self, rates: Mapping[tuple[str, str], float]) -> None:
         """Plan with these bit/s from the next segment on, by (from, to); other links keep theirs."""
         self._call("rates", rates=[[src, dst, bps] for (src, dst), bps in rates.items()])

@@ -190,6 +190,7 @@ class Coordinator:
             "rates": self._set_rates,
             "coflow": self._set_coflow,
             "status": self._status,
+            "plan": self._plan_in_use,
         }
         try:
             if verb not in verbs:
@@ -350,6 +351,13 @@ class Coordinator:
             "agents": {name: site in self.agents for site, name in enumerate(names)},
             "jobs": [job.status() for job in self.jobs.values()],
         }
+
+    async def _plan_in_use(self, stream: FrameStream, job: str) -> dict[str, Any]:
+        """What carries a job's collectives now; no plan where its scheduler decides per transfer."""
+        found = self._job(job)
+        policy, names = found.machine.policy, found.description.site_names
+        plan = None if policy is None else policy.plan.to_dict(names)
+        return {"job": job, "policy_version": found.machine.version, "plan": plan}
 
     # ---- helpers
 

@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from agents.config import Config
+from agents.control import CoordinatorClient
 from testbed.api import Testbed
+from testbed.dashboard import auxiliary
 from testbed.dashboard.page import (
     RECORDS,
     SCHEMA,
@@ -29,6 +32,8 @@ TAIL_BYTES: Final = 200_000
 _SUMS: Final = "stormbed_agent_synchronisation_seconds_sum"
 _COUNTS: Final = "stormbed_agent_synchronisation_seconds_count"
 _PLANNED: Final = "stormbed_coordinator_rate_bps"
+# One that does not answer at once has ended, or its machine is busy: the page goes on without it.
+COORDINATOR_S: Final = 1.0
 
 Rates = dict[tuple[str, str], float]
 Update = dict[str, list[dict[str, Any]]]
@@ -53,6 +58,8 @@ class LiveSource:
         self._versions: dict[str, int] = {}
         self._planned: dict[str, tuple[str, str, int]] = {}
         self._turns = Turns()
+        self._routes = auxiliary.Routes(testbed.topology)
+        self._round = False
         self._history: dict[str, deque[dict[str, Any]]] = {kind: deque(maxlen=KEPT) for kind in RECORDS}
 
     def document(self) -> dict[str, Any]:
@@ -127,9 +134,14 @@ class LiveSource:
                 self._versions[job.job] = job.policy_version
                 update["policies"].append({"t": t, "version": job.policy_version, "job": job.job})
         try:
-            series = {query: self._prometheus.instant(query) for query in (_SUMS, _COUNTS, _PLANNED)}
+            queries = (_SUMS, _COUNTS, _PLANNED, auxiliary.QUERY)
+            series = {query: self._prometheus.instant(query) for query in queries}
         except PrometheusError:
             return
+        rates = auxiliary.of_series(series[auxiliary.QUERY])
+        if rates or self._round:
+            update["auxiliary"].append(self._routes.record(t, rates))
+        self._round = bool(rates)
         update["syncs"] += self._syncs.advance(t, snapshot.jobs, series[_SUMS], series[_COUNTS])
         for job in snapshot.jobs:
             # Estimates change all the time; the plan does with the policy.
@@ -137,10 +149,20 @@ class LiveSource:
             if not job.scheduler or self._planned.get(job.job) == key:
                 continue
             self._planned[job.job] = key
-            rates = planned_rates(series[_PLANNED], job.job)
-            plan = plan_again(self._testbed.topology, job.scheduler, rates)
-            source = "planned again here, from the rates that the coordinator plans with"
+            plan, source = self._plan(job, series[_PLANNED])
             update["plans"].append(plan_record(t, job.segment or job.job, plan, source))
+
+    def _plan(self, job: JobStatus, planned: Sequence[Series]) -> tuple[dict[str, Any], str]:
+        """The plan in use and where it is from: the coordinator, or else the same scheduler asked again here."""
+        try:
+            address = Config.load(self._testbed.run_dir).addresses.coordinator
+            with CoordinatorClient(*address, timeout=COORDINATOR_S) as coordinator:
+                plan = coordinator.plan(job.job)["plan"]
+            return plan or {"scheduler": job.scheduler}, f"version {job.policy_version}, as the coordinator issued it"
+        except (StormbedError, OSError):
+            rates = planned_rates(planned, job.job)
+            plan = plan_again(self._testbed.topology, job.scheduler, rates)
+            return plan, "planned again here, from the rates that the coordinator plans with"
 
 
 def link_frame(t: float, snapshot: Snapshot) -> dict[str, Any] | None:

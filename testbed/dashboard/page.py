@@ -9,6 +9,7 @@ Both sources speak of the same things. `t` is always seconds since the beginning
     segments   [{"label", "scheduler", "t0", "t1", "iterations", "status"}]
     events     [{"t", "kind", "level", "text"}]: level is info, change, warning or failure
     sites      [{"t", "rows"}]: a row a site, of what a standing testbed says of it
+    auxiliary  [{"t", "flows"}]: what goes another way than its hop's own, and over which sites
     phases     {site: [[start, ready, done, end]]}: a worker's iterations, of a finished run
 """
 
@@ -23,7 +24,7 @@ from topologies.model import Topology
 SCHEMA: Final = 1
 WIDTH: Final = 1000.0
 HEIGHT: Final = 620.0
-RECORDS: Final = ("frames", "syncs", "plans", "policies", "segments", "events", "sites")
+RECORDS: Final = ("frames", "syncs", "plans", "policies", "segments", "events", "sites", "auxiliary")
 
 # Events of a testbed's log that a reader of the page wants, and how loud they are.
 TESTBED_EVENTS: Final[Mapping[str, str]] = {

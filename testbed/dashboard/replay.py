@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from testbed.dashboard import auxiliary
 from testbed.dashboard.page import (
     RUN_EVENTS,
     SCHEMA,
@@ -27,6 +28,7 @@ from topologies.load import topology_from_dict
 from topologies.model import Topology
 
 PLANNED: Final = "as the scheduler planned them"
+METRICS: Final = "metrics.json"
 _NS = 1e-9
 
 
@@ -75,7 +77,7 @@ def read_replay(directory: Path) -> dict[str, Any]:
                 (started_ns - began_ns) * _NS,
                 segment.label,
                 segment.plan,
-                "as the scheduler planned them",
+                PLANNED,
             )
             for started_ns, segment in begun
             if segment.plan is not None
@@ -87,6 +89,7 @@ def read_replay(directory: Path) -> dict[str, Any]:
             key=lambda event: float(event["t"]),
         ),
         "sites": [],
+        "auxiliary": _auxiliary(directory, topology, began_ns),
         "phases": _phases(directory, manifest, began_ns),
     }
 
@@ -235,6 +238,23 @@ def _policies(directory: Path, began_ns: int) -> list[dict[str, Any]]:
         for policy in event.get("policies", ())
         if "monotonic_ns" in policy
     ]
+
+
+def _auxiliary(directory: Path, topology: Topology, began_ns: int) -> list[dict[str, Any]]:
+    """What went round, from the metrics that the run kept; nothing where it kept none, as in the simulated world."""
+    try:
+        text = (directory / METRICS).read_text(encoding="utf-8")
+        # Most runs have none, and many megabytes of metrics.
+        if '"auxiliary": "1"' not in text:
+            return []
+        metrics = json.loads(text)
+    except (OSError, ValueError):
+        return []
+    event = next(iter(read_events(directory / EVENTS)), None)
+    if event is None:
+        return []
+    offset_s = (int(event["monotonic_ns"]) - began_ns) * _NS - float(event["t_s"])
+    return auxiliary.of_run(metrics, offset_s, auxiliary.Routes(topology))
 
 
 def _phases(directory: Path, manifest: Manifest, began_ns: int) -> dict[str, list[list[float]]]:

@@ -6,7 +6,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agents.control import CoordinatorClient
+from testbed.api import Testbed
+from testbed.dashboard.live import LiveSource
 from topologies import addressing
 
 pytestmark = pytest.mark.emulated
@@ -134,14 +136,28 @@ def test_chunks_take_the_network_s_other_path_when_their_own_is_busy(testbed: An
     before = carried_bytes(testbed, "dc2", "dc3")
     with Training(testbed, tmp_path) as training:
         star = {"name": "star", "options": {"server": "dc1"}}
-        training.start(
+        page = LiveSource(Testbed(testbed.info))
+        turn = training.start(
             label="detours", scheduler=star, iterations=6, elements=500_000, auxiliary="threshold"
-        ).result(60)
+        )
+        seen = [page.read()]
+        while not wait([turn], timeout=0.5).done:
+            seen.append(page.read())
+        turn.result(60)
+        page.close()
         sent = agent_metric(testbed, "dc2", "stormbed_agent_path_chunks_total")
         detours = {dict(labels)["peer"]: n for labels, n in sent.items() if dict(labels)["auxiliary"] == "1"}
         assert detours.get("dc1", 0) >= 5, sent
         received = agent_metric(testbed, "dc1", "stormbed_agent_auxiliary_received_chunks_total")
         assert sum(received.values()) >= detours["dc1"]
+    # The page of the testbed showed it meanwhile, by the sites that the chunks visit, and the plan in use.
+    flows = [flow for update in seen for record in update["auxiliary"] for flow in record["flows"]]
+    dc1, dc2, dc3 = range(3)
+    assert [dc2, dc3, dc1] in [flow["sites"] for flow in flows]
+    assert all(flow["chunks_per_s"] > 0 for flow in flows)
+    plan = next(plan for update in seen for plan in update["plans"] if plan["roots"])
+    assert [root["site"] for root in plan["roots"]] == ["dc1"]
+    assert "as the coordinator issued it" in plan["source"]
     # A star at dc1 has no hop between dc2 and dc3: what this link carried are detours, which no site relays.
     assert carried_bytes(testbed, "dc2", "dc3") - before > 0.8 * detours["dc1"] * 4 * 25_000
     assert_sums_were_right(training, tmp_path)

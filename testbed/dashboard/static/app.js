@@ -5,7 +5,8 @@ import { Charts, LEVELS, colourOf, isDark, shape } from "./charts.js";
 
 const LIVE_WINDOW = 600; // seconds that stay on a live page's axis, and in its memory
 const ROUNDING = 0.005; // files give some times in ms, others in ns
-const RECORDS = ["frames", "syncs", "plans", "policies", "events", "sites"];
+const RECORDS = ["frames", "syncs", "plans", "policies", "events", "sites", "auxiliary"];
+const ROUND_S = 3; // what went another way is shown so long
 const $ = (id) => document.getElementById(id);
 
 const view = { doc: null, t: 0, follow: false, playing: false, schedulers: [], root: 0, link: null, span: null };
@@ -143,6 +144,7 @@ function show() {
   showLinks(frame);
   showSites(frame);
   showTrees();
+  showAuxiliary();
   showNow();
   const [low, high] = span();
   Object.assign($("slider"), { min: low, max: high });
@@ -233,6 +235,19 @@ function showTrees() {
     button.tabIndex = chosen ? 0 : -1;
   }
   [shownPlan, shownRoot, shownPull] = [plan, root, pull];
+}
+
+// What goes another way than its hop's own, drawn in the middle of the links that it visits.
+function showAuxiliary() {
+  const { doc, t } = view;
+  const record = lastAt(doc.auxiliary, t);
+  const flows = record && t - record.t < ROUND_S ? record.flows : [];
+  map.showAuxiliary(flows);
+  const said = flows.map(({ sites, chunks_per_s: rate }) =>
+    node("li", {}, `${sites.map((k) => doc.network.sites[k].name).join(" → ")}: ${rate.toPrecision(2)} chunks/s`));
+  if (said.length > 4) said.splice(4, said.length, node("li", {}, `and ${flows.length - 4} more`));
+  $("auxiliary").hidden = !flows.length;
+  $("auxiliary-list").replaceChildren(...said);
 }
 
 function showNow() {

@@ -50,7 +50,7 @@ export class WanMap {
     svg.setAttribute("viewBox", frameOf(network));
     svg.setAttribute("aria-label",
       `The network ${network.topology}: ${network.sites.length} sites, ${network.links.length} directed links`);
-    this.layer = Object.fromEntries(["links", "trees", "rates", "sites"].map((name) => [name, element("g", {}, svg)]));
+    this.layer = Object.fromEntries(["links", "trees", "auxiliary", "rates", "sites"].map((name) => [name, element("g", {}, svg)]));
     this.between = new Map();
     this.drawLinks(onLink);
     this.drawSites();
@@ -148,6 +148,27 @@ export class WanMap {
     }
     const chosen = new Set(roots.map((root) => names.get(root.site)));
     this.sites.forEach((drawn, k) => drawn.ring.setAttribute("visibility", chosen.has(k) ? "visible" : "hidden"));
+  }
+
+  // Chunks that take another path than their hop's own: every link of that path, along its middle.
+  showAuxiliary(flows) {
+    const total = new Map();
+    for (const { sites, chunks_per_s: rate } of flows) {
+      for (let k = 1; k < sites.length; k += 1) {
+        const hop = `${sites[k - 1]}>${sites[k]}`;
+        total.set(hop, (total.get(hop) ?? 0) + rate);
+      }
+    }
+    const most = Math.max(...total.values(), 1e-9);
+    this.layer.auxiliary.replaceChildren();
+    for (const [hop, rate] of total) {
+      const [u, v] = hop.split(">").map(Number);
+      const [a, b] = [this.network.sites[u], this.network.sites[v]];
+      const line = lane(a, b, 1.5, RADIUS + 4);
+      const group = element("g", { "data-auxiliary": `${a.name}>${b.name}` }, this.layer.auxiliary);
+      element("line", { class: "aux", ...ends(line), "stroke-width": 1.5 + 1.5 * rate / most }, group);
+      element("polygon", { class: "aux", points: arrow(line, 0.8, 5) }, group);
+    }
   }
 
   drawEdge(edge, kind, offset, width) {

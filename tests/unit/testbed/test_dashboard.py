@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ pytest.importorskip("starlette", reason="starlette is not installed: the page is
 
 from starlette.applications import Starlette
 
+from testbed.dashboard import auxiliary
 from testbed.dashboard.live import LogTail, SyncMeter, Turns, plan_again, planned_rates
 from testbed.dashboard.page import HEIGHT, WIDTH, describe_network, event_text
 from testbed.dashboard.replay import beginning, frames, read_replay
 from testbed.dashboard.server import application, url
+from testbed.events import read_events
 from testbed.experiments.manifest import read_manifest
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
@@ -27,6 +30,7 @@ from testbed.status import JobStatus
 from testbed.telemetry.query import Series
 from topologies.errors import StormbedError
 from topologies.load import list_library, load_topology
+from topologies.paths import path_sets
 
 RUN = """
 name: small
@@ -256,6 +260,62 @@ def test_a_standing_testbed_is_streamed_until_it_goes() -> None:
     assert "no testbed 'x' is up" in stream.text
     # Who comes later is told at once.
     assert "event: gone" in later.text
+
+
+def rounds(*flows: tuple[str, str, int, str, list[list[float]]]) -> dict[str, Any]:
+    """Metrics as a run keeps them."""
+    return {
+        "series": [
+            {
+                "labels": {"__name__": auxiliary.METRIC, "instance": src, "peer": dst, "path": str(path), "auxiliary": of},
+                "samples": samples,
+            }
+            for src, dst, path, of, samples in flows
+        ]
+    }
+
+
+def test_chunks_that_go_round_are_told_by_the_sites_they_visit() -> None:
+    topology = load_topology("triangle")
+    routes = auxiliary.Routes(topology)
+    first, second, third = topology.site_names
+    round_, direct = [0, 2, 1], 0
+    number = path_sets(topology)[0, 1].index((0, 2, 1))
+    assert number != direct
+    record = routes.record(3.0, {(first, second, number): 2.5, (first, second, 99): 1.0, ("gone", second, 0): 1.0})
+    assert record == {"t": 3.0, "flows": [{"sites": round_, "chunks_per_s": 2.5}]}
+    # Of a finished run: a record a second, the last one empty again; what did not grow, and what went its own
+    # way, is not among them.
+    metrics = rounds(
+        (first, second, number, "1", [[100.0, 0], [101.0, 0], [102.0, 6], [103.0, 8], [104.0, 8]]),
+        (first, second, 0, "0", [[100.0, 0], [101.0, 50]]),
+    )
+    found = auxiliary.of_run(metrics, -100.0, routes)
+    assert [(record["t"], [flow["chunks_per_s"] for flow in record["flows"]]) for record in found] == [
+        (1.0, [6.0]),
+        (2.0, [2.0]),
+        (3.0, []),
+    ]
+    assert auxiliary.of_run(rounds(), 0.0, routes) == []
+    assert auxiliary.of_series([Series({"instance": first, "peer": second, "path": "1"}, ((5.0, 2.0),))]) == {
+        (first, second, 1): 2.0
+    }
+
+
+def test_a_replay_reads_them_from_the_metrics_that_the_run_kept(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    assert read_replay(copy)["auxiliary"] == []
+    began_ns = beginning(read_run(copy).manifest, read_run(copy).links)
+    event = next(iter(read_events(copy / "events.jsonl")))
+    # The moment of unix time at which the run's clock is at 5 s.
+    five = float(event["t_s"]) + 5.0 - (int(event["monotonic_ns"]) - began_ns) * 1e-9
+    samples = [[five, 0], [five + 1, 4]]
+    (copy / "metrics.json").write_text(json.dumps(rounds(("dc1", "dc2", 1, "1", samples))))
+    first, last = read_replay(copy)["auxiliary"]
+    assert first["t"] == pytest.approx(5.0, abs=1.0) and last["flows"] == []
+    topology = load_topology("netstorm-9")
+    assert first["flows"] == [{"sites": list(path_sets(topology)[0, 1][1]), "chunks_per_s": 4.0}]
 
 
 @pytest.mark.parametrize(

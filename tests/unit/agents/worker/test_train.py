@@ -19,7 +19,7 @@ import torch.distributed as dist
 from agents.control import CoordinatorClient
 from agents.worker import reference
 from agents.worker.parameters import load
-from topologies.errors import RunFailedError
+from topologies.errors import RunFailedError, UsageError
 
 from .collectives import CHECKS
 from .hub import run_children
@@ -61,7 +61,13 @@ def test_training_over_agents_equals_a_single_process(tmp_path):
             "train",
             {"label": "star", "scheduler": {"name": "star", "options": {"server": "first"}}, **common},
         )
-        coordinator.run_segment("train", {"label": "trees", "scheduler": "netstorm", **common})
+        ended = coordinator.run_segment("train", {"label": "trees", "scheduler": "netstorm", **common})
+        # Anybody may ask for the plan that is in use.
+        assert coordinator.plan("train") == {
+            "job": "train", "policy_version": ended["policy_version"], "plan": ended["plan"],
+        }  # fmt: skip
+        with pytest.raises(UsageError, match="no job other"):
+            coordinator.plan("other")
         coordinator.close_job("train")
         assert [worker.wait(20) for worker in workers] == [0, 0, 0]
     traces = [trace(tmp_path / "out" / f"{site}-0") for site in sites]

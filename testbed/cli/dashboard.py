@@ -13,8 +13,6 @@ from topologies.errors import InvalidFileError, UsageError
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-PORT = 8800
-
 
 def register(app: typer.Typer) -> None:
     app.command("dashboard")(dashboard)
@@ -30,14 +28,20 @@ def dashboard(
         ),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="The address to serve at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="The port; 0 takes any that is free.")] = PORT,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", help="The port; 0 takes any that is free.", show_default="8800, or any that is free"
+        ),
+    ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="The folder of runs.")] = Path(RUNS),
 ) -> None:
     """Serve a page that shows the WAN, its trees and synchronisation times; Ctrl-C ends it.
 
     Without an argument: the testbed that stands, or else the last run.
     """
-    from testbed.dashboard.server import LOOPBACK, serve
+    from testbed.dashboard.background import PORT
+    from testbed.dashboard.server import LOOPBACK, serve, serve_near
 
     app, title = _application(what, runs, ("*",) if host not in LOOPBACK else LOOPBACK)
 
@@ -45,7 +49,10 @@ def dashboard(
         typer.echo(f"{title}: {address}")
 
     try:
-        serve(app, host, port, ready)
+        if port is None:
+            serve_near(app, host, PORT, ready)
+        else:
+            serve(app, host, port, ready)
     except KeyboardInterrupt:
         return  # the usual way to end it
 

@@ -7,6 +7,7 @@ import typer
 from testbed.api import Testbed
 from testbed.cli.output import print_table
 from testbed.cli.select import NameOption
+from testbed.emulation.page import page_url
 from testbed.standing import standing
 
 
@@ -28,7 +29,10 @@ def next_steps(name: NameOption = None) -> None:
         ("", ""),
         [
             (f"testbed status{word} --watch", "links, sites and iterations, live"),
-            (f"testbed dashboard{word}", "the same as a page in the browser"),
+            (
+                page_url(testbed.run_dir) or f"testbed dashboard{word}",
+                "the same as a page in the browser",
+            ),
             (f"testbed exec {last}{flag} -- ping -c3 {testbed.sites[first].wan_ip}", "a command at a site"),
             (f"ssh -F {testbed.ssh_config} {last}", "the same door for ssh, scp and Fabric"),
             (f"testbed link set {first} {peer} --rate 20mbit{flag}", "change a link while it runs"),

@@ -10,8 +10,9 @@ from testbed.api import Testbed, default_name
 from testbed.cli.calibrate import require_in_band, verdict_lines
 from testbed.cli.output import Format, FormatOption, count, print_json, progress
 from testbed.emulation.launch import require_emulated_rates
+from testbed.emulation.page import page_url
 from testbed.standing import require_root, standing
-from topologies.errors import UsageError
+from topologies.errors import StormbedError, UsageError
 from topologies.load import load_topology
 from topologies.model import Topology
 
@@ -40,6 +41,9 @@ def up(
         bool,
         typer.Option("--allow-degraded", help="Go on with links that cannot be as fast as declared."),
     ] = False,
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Serve the testbed's live page on loopback until `down`.")
+    ] = True,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Bring up switches, routes, sites with SSH and agents, and Prometheus; all stands until `down`."""
@@ -56,6 +60,8 @@ def up(
             testbed = Testbed.up(
                 network, name=chosen, calibrate=calibrate, allow_degraded=allow_degraded, on_progress=say
             )
+    if page:
+        _serve_page(testbed)
     if format is Format.JSON:
         print_json(summary(testbed))
     else:
@@ -68,9 +74,23 @@ def up(
         for line in verdict_lines(testbed.info.fidelity):
             typer.echo(f"  {line}")
         typer.echo(f"  ssh -F {testbed.ssh_config} {testbed.topology.site_names[0]}")
+        url = page_url(testbed.run_dir)
+        if url is not None:
+            typer.echo(f"  live page {url}")
         typer.echo(f"  Prometheus {testbed.info.prometheus_url}")
     if strict:
         require_in_band(testbed.info.fidelity)
+
+
+def _serve_page(testbed: Testbed) -> None:
+    """A testbed without its page is as good a testbed: what stood in the way is only told."""
+    from testbed.dashboard.background import ensure
+
+    assert testbed.info.pid is not None
+    try:
+        ensure(testbed.name, testbed.run_dir, testbed.info.pid)
+    except (StormbedError, OSError) as error:
+        typer.echo(f"testbed: {error}; `testbed dashboard {testbed.name}` serves it as well", err=True)
 
 
 def reusable(name: str, network: Topology) -> Testbed | None:
@@ -102,6 +122,7 @@ def summary(testbed: Testbed) -> dict[str, Any]:
         "topology": testbed.topology.name,
         "run_dir": str(testbed.run_dir),
         "ssh_config": str(testbed.ssh_config),
+        "page_url": page_url(testbed.run_dir),
         "prometheus_url": info.prometheus_url,
         "controller_url": info.controller_url,
         "sites": {

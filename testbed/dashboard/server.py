@@ -208,17 +208,41 @@ def serve(app: Starlette, host: str, port: int, on_ready: Callable[[str], None])
     Raises:
         UsageError: the address cannot be used.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    with listener:
+    try:
+        listener = _listen(host, port)
+    except OSError as error:
+        raise UsageError(
+            f"the page cannot be served at {host} port {port}: {error.strerror}",
+            hint="another --port, or 0 for any that is free",
+        ) from None
+    _serve(app, host, listener, on_ready)
+
+
+def serve_near(app: Starlette, host: str, port: int, on_ready: Callable[[str], None]) -> None:
+    """Serve as `serve` does, at a port that need not be free: where it is not, any that is."""
+    try:
+        listener = _listen(host, port)
+    except OSError:
+        serve(app, host, 0, on_ready)
+        return
+    _serve(app, host, listener, on_ready)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise UsageError(
-                f"the page cannot be served at {host} port {port}: {error.strerror}",
-                hint="another --port, or 0 for any that is free",
-            ) from None
+        listener.bind((host, port))
+        # Two that begin at once would both be bound; only one of them may listen.
+        listener.listen(socket.SOMAXCONN)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _serve(app: Starlette, host: str, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
+    with listener:
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
         _Announced(config, lambda: on_ready(url(host, listener.getsockname()[1]))).run(sockets=[listener])
 

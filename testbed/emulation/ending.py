@@ -19,6 +19,7 @@ from typing import Final
 from testbed.client import SupervisorClient
 from testbed.emulation import management
 from testbed.emulation.listing import list_testbeds, read_info_or_none
+from testbed.emulation.page import end_page
 from testbed.emulation.rundir import RunDir, TestbedInfo
 from testbed.emulation.waiting import is_running, reap, start_ticks, wait_for
 from topologies.errors import CleanupError, DeadlineError, StormbedError, UsageError
@@ -81,6 +82,7 @@ def undo(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[bytes] | 
 
 def remove(run_dir: RunDir, info: TestbedInfo | None) -> None:
     """End a testbed, if it still runs, and remove its files and its veth."""
+    end_page(run_dir.path)
     if info is not None and info.init_pid is not None and is_running(info.pid, info.started_ticks):
         assert info.pid is not None
         _end(info.pid, info.started_ticks)

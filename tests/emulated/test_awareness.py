@@ -153,7 +153,7 @@ def test_chunks_take_the_network_s_other_path_when_their_own_is_busy(testbed: An
     # The page of the testbed showed it meanwhile, by the sites that the chunks visit, and the plan in use.
     flows = [flow for update in seen for record in update["auxiliary"] for flow in record["flows"]]
     dc1, dc2, dc3 = range(3)
-    assert [dc2, dc3, dc1] in [flow["sites"] for flow in flows]
+    assert flows and all(flow["sites"] in ([dc2, dc3, dc1], [dc3, dc2, dc1]) for flow in flows)
     assert all(flow["chunks_per_s"] > 0 for flow in flows)
     plan = next(plan for update in seen for plan in update["plans"] if plan["roots"])
     assert [root["site"] for root in plan["roots"]] == ["dc1"]

@@ -19,12 +19,14 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from testbed.cli import build
 from testbed.cli.errors import exit_code_of
 from testbed.emulation.management import interface_name
 from testbed.emulation.rundir import RunDir
+from testbed.emulation.waiting import start_ticks
 
 pytestmark = pytest.mark.emulated
 
@@ -102,12 +104,23 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 # --- One testbed ------------------------------------------------------------------------------------------
 
 
-def test_up_says_each_step_on_stderr_and_the_result_on_stdout(testbed: Callable[..., Done]) -> None:
+def test_up_says_each_step_on_stderr_and_the_result_on_stdout(
+    testbed: Callable[..., Done], run_root: Path
+) -> None:
     done = testbed("up", "pair", "--name", "told", "--no-calibrate", "--format", "json")
     result = document(done)
     assert result["name"] == "told" and set(result["sites"]) == {"dc1", "dc2"}
     assert "s] Open vSwitch" in done.stderr
+    # Its page is served until it goes down; `up` again finds it.
+    record = json.loads((run_root / "told" / "page.json").read_text())
+    assert result["page_url"] == record["url"]
+    shown = httpx.get(f"{record['url']}api/document", timeout=30).json()
+    assert (shown["mode"], shown["title"]) == ("live", "told")
+    again = document(testbed("up", "pair", "--name", "told", "--reuse", "--format", "json"))
+    assert again["page_url"] == record["url"]
+    assert start_ticks(record["pid"]) == record["started_ticks"]
     assert testbed("down", "told").stdout == "told is down\n"
+    assert start_ticks(record["pid"]) != record["started_ticks"]
 
 
 def test_up_again_is_refused_and_nothing_is_touched(pair: Callable[..., Done], run_root: Path) -> None:
@@ -340,8 +353,9 @@ def test_next_steps_are_commands_that_work(pair: Callable[..., Done]) -> None:
 # --- Two testbeds, interrupts, deaths ---------------------------------------------------------------------
 
 
-def test_two_testbeds_have_to_be_told_apart(pair: Callable[..., Done]) -> None:
-    assert pair("up", "pair", "--name", "second", "--no-calibrate").returncode == 0
+def test_two_testbeds_have_to_be_told_apart(pair: Callable[..., Done], run_root: Path) -> None:
+    assert pair("up", "pair", "--name", "second", "--no-calibrate", "--no-page").returncode == 0
+    assert not (run_root / "second" / "page.json").exists()
     for arguments in (("status",), ("down",), ("link", "show"), ("exec", "dc1", "--", "true"), ("ps",)):
         done = pair(*arguments)
         assert done.returncode == 2
@@ -381,6 +395,9 @@ def test_after_a_killed_supervisor_clean_and_up_work_and_the_other_stands(
     assert has_interface(run_root, "doomed")
     os.kill(json.loads((run_root / "doomed" / "testbed.json").read_text())["supervisor_pid"], signal.SIGKILL)
     assert eventually(lambda: not has_interface(run_root, "doomed"), seconds=3)
+    # The page is a process of the machine's own namespaces, and ends with the testbed all the same.
+    page = json.loads((run_root / "doomed" / "page.json").read_text())
+    assert eventually(lambda: start_ticks(page["pid"]) != page["started_ticks"])
     gone = pair("exec", "doomed", "dc1", "--", "true")
     assert gone.returncode == 2 and "'doomed'" in gone.stderr
     assert [entry["name"] for entry in document(pair("list", "--format", "json"))["testbeds"]] == ["pair"]
@@ -389,7 +406,7 @@ def test_after_a_killed_supervisor_clean_and_up_work_and_the_other_stands(
     assert leftovers["state"] == "degraded" and "doomed" in leftovers["found"]
     assert "doomed" in pair("clean").stdout
     assert pair("clean").stdout == "nothing was left\n"
-    assert pair("up", "pair", "--name", "doomed", "--no-calibrate").returncode == 0
+    assert pair("up", "pair", "--name", "doomed", "--no-calibrate", "--no-page").returncode == 0
     assert pair("down", "doomed").returncode == 0
     assert pair("exec", "pair", "dc1", "--", "true").returncode == 0
 

@@ -267,7 +267,10 @@ def rounds(*flows: tuple[str, str, int, str, list[list[float]]]) -> dict[str, An
     return {
         "series": [
             {
-                "labels": {"__name__": auxiliary.METRIC, "instance": src, "peer": dst, "path": str(path), "auxiliary": of},
+                "labels": {
+                    "__name__": auxiliary.METRIC,
+                    **{"instance": src, "peer": dst, "path": str(path), "auxiliary": of},
+                },
                 "samples": samples,
             }
             for src, dst, path, of, samples in flows
@@ -278,7 +281,7 @@ def rounds(*flows: tuple[str, str, int, str, list[list[float]]]) -> dict[str, An
 def test_chunks_that_go_round_are_told_by_the_sites_they_visit() -> None:
     topology = load_topology("triangle")
     routes = auxiliary.Routes(topology)
-    first, second, third = topology.site_names
+    first, second, _ = topology.site_names
     round_, direct = [0, 2, 1], 0
     number = path_sets(topology)[0, 1].index((0, 2, 1))
     assert number != direct

@@ -32,6 +32,8 @@ try {
       titles: all("#map .link title", (title) => title.textContent),
       sites: all("#map .site", (site) => site.dataset.site),
       edges: all("#map g[data-edge]", (edge) => edge.dataset.edge),
+      auxiliary: all("#map g[data-auxiliary]", (hop) => hop.dataset.auxiliary),
+      auxiliary_said: all("#auxiliary-list li", (item) => item.textContent),
       ringed: all('#map .ring[visibility="visible"]', (ring) => ring.parentElement.dataset.site),
       roots: all("#roots button", (button) => button.textContent.trim()),
       chosen: all('#roots [aria-checked="true"]', (button) => button.textContent.trim()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -14,8 +15,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from testbed.api import Testbed
+from testbed.dashboard.replay import beginning, read_replay
 from testbed.emulation.waiting import wait_for
+from testbed.events import read_events
+from testbed.report.measurements import read_run
 from topologies.load import load_topology
+from topologies.paths import path_sets
 
 pytestmark = pytest.mark.browser
 
@@ -37,6 +42,9 @@ training: {model: tensor-2m, iterations: 8, chunk_elements: 100000}
 schedulers: [netstorm]
 """
 
+# The Topology Zoo's, as published; it has no rates.
+GEANT = "topohub:topozoo/Geant2012?default-rate=100mbit"
+
 Record = Callable[[str], Path]
 Serve = Callable[[Path | str], str]
 Drive = Callable[..., dict[str, Any]]
@@ -48,9 +56,7 @@ def check_clean(seen: dict[str, Any], address: str) -> None:
     assert seen["console"] == []
     assert seen["failed"] == []
     origin = urlsplit(address).netloc
-    strangers = [
-        url for url in seen["requests"] if urlsplit(url).netloc != origin and urlsplit(url).scheme != "data"
-    ]
+    strangers = [url for url in seen["requests"] if urlsplit(url).netloc != origin and urlsplit(url).scheme != "data"]
     assert strangers == []
     assert any(url.endswith("/api/document") for url in seen["requests"]), "the page asked for its data"
 
@@ -134,16 +140,54 @@ def test_a_redraw_is_an_event_and_changes_the_links(record: Record, serve: Serve
 def test_a_large_network_and_no_serious_fault_of_access(
     record: Record, serve: Serve, drive: Drive, shots: Path
 ) -> None:
-    run = record(RUN.format(topology="geant", iterations=2))
+    topology = load_topology(GEANT)
+    assert (len(topology.sites), len(topology.links)) == (37, 58)
+    run = record(RUN.format(topology=GEANT, iterations=2))
     address = serve(run)
+    (turn,) = [turn for turn in read_replay(run)["segments"] if turn["scheduler"] == "netstorm"]
     for scheme in ("light", "dark"):
-        seen = drive(url=address, hash="t=1", shots=shots, name=f"geant-{scheme}", scheme=scheme, axe=True)
+        hash_ = f"t={turn['t0'] + 0.5}"
+        seen = drive(url=address, hash=hash_, shots=shots, name=f"geant-{scheme}", scheme=scheme, axe=True)
         # axe-core fetches the style sheets again, from the same address.
         check_clean(seen, address)
-        topology = load_topology("geant")
-        assert len(seen["first"]["links"]) == len(topology.directed) >= 70
+        first = seen["first"]
+        assert first["links"] == [f"{link.src_name}>{link.dst_name}" for link in topology.directed]
+        assert first["sites"] == list(topology.site_names)
+        # Of so many trees the first is shown, not all at once.
+        trees = plans(run)["netstorm"]
+        assert set(first["edges"]) == edges(trees[0]) and len(first["roots"]) == len(trees) + 1
         serious = [fault for fault in seen["faults"] if fault["impact"] in ("serious", "critical")]
         assert serious == []
+
+
+def test_chunks_that_go_round_are_drawn_along_their_path(
+    record: Record, serve: Serve, drive: Drive, shots: Path
+) -> None:
+    run = record(RUN.format(topology="netstorm-9", iterations=3))
+    replay = read_replay(run)
+    event = next(iter(read_events(run / "events.jsonl")))
+    topology = load_topology("netstorm-9")
+    number, path = next((k, path) for k, path in enumerate(path_sets(topology)[0, 1]) if len(path) > 2)
+    names = [topology.site_names[k] for k in path]
+    # What Prometheus keeps of a run in which dc1 sent dc2 four chunks over that path, from 1 s on.
+    began_s = float(event["t_s"]) - int(event["monotonic_ns"]) * 1e-9 + beginning_s(run)
+    labels = {"__name__": "stormbed_agent_path_chunks_total", "auxiliary": "1"}
+    series = {"labels": {**labels, "instance": "dc1", "peer": "dc2", "path": str(number)}}
+    samples = [[began_s + 1.1, 0], [began_s + 2.1, 4]]
+    (run / "metrics.json").write_text(json.dumps({"schema": 1, "series": [{**series, "samples": samples}]}))
+    address = serve(run)
+    seen = drive(url=address, hash="t=1.5", keys=["End"], shots=shots, name="auxiliary", axe=True)
+    check_clean(seen, address)
+    assert replay["auxiliary"] == []
+    assert seen["first"]["auxiliary"] == [f"{a}>{b}" for a, b in itertools.pairwise(names)]
+    assert seen["first"]["auxiliary_said"] == [f"{' → '.join(names)}: 4.0 chunks/s"]
+    assert seen["steps"][0]["auxiliary"] == seen["steps"][0]["auxiliary_said"] == []
+    assert [fault for fault in seen["faults"] if fault["impact"] in ("serious", "critical")] == []
+
+
+def beginning_s(run: Path) -> float:
+    measured = read_run(run)
+    return beginning(measured.manifest, measured.links) * 1e-9
 
 
 def test_it_plays_by_itself_to_the_end(record: Record, serve: Serve, drive: Drive) -> None:

@@ -6,6 +6,7 @@ import { Charts, LEVELS, colourOf, isDark, shape } from "./charts.js";
 const LIVE_WINDOW = 600; // seconds that stay on a live page's axis, and in its memory
 const ROUNDING = 0.005; // files give some times in ms, others in ns
 const RECORDS = ["frames", "syncs", "plans", "policies", "events", "sites", "auxiliary"];
+const MANY_SITES = 20;
 const ROUND_S = 3; // what went another way is shown so long
 const $ = (id) => document.getElementById(id);
 
@@ -408,7 +409,8 @@ async function start() {
   const live = view.doc.mode === "live";
   view.follow = live;
   // A link may name the moment and the root: #t=12.5&root=2
-  view.root = Number(query.get("root") ?? 0);
+  // All trees of a large network at once are a thicket: it begins with the first.
+  view.root = Number(query.get("root") ?? (view.doc.network.sites.length > MANY_SITES ? 1 : 0));
   view.t = live ? latest() : Number(query.get("t") ?? 0);
   show();
   if (live) follow();

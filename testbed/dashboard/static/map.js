@@ -3,10 +3,16 @@
 const SVG = "http://www.w3.org/2000/svg";
 const BINS = [0.02, 0.4, 0.75, 0.95];
 export const BIN_NAMES = ["idle", "to 40 %", "to 75 %", "to 95 %", "full"];
-const WIDEST = 9;
-const LANE = 6.5; // from the middle of a link to each direction
-const TREE_LANE = 15;
-const RADIUS = 11;
+const ROOMY = 20; // sites; beyond, everything is drawn smaller
+let WIDEST, LANE, TREE_LANE, RADIUS;
+
+function size(sites) {
+  const scale = Math.max(0.5, Math.min(1, Math.sqrt(ROOMY / sites)));
+  WIDEST = 9 * scale;
+  LANE = 6.5 * scale; // from the middle of a link to each direction
+  TREE_LANE = 15 * scale;
+  RADIUS = 11 * scale;
+}
 
 export const bin = (ratio) => BINS.findIndex((limit) => ratio < limit) < 0 ? 4 : BINS.findIndex((limit) => ratio < limit);
 
@@ -45,6 +51,7 @@ const ends = (l) => ({ x1: l.x1, y1: l.y1, x2: l.x2, y2: l.y2 });
 
 export class WanMap {
   constructor(svg, network, onLink) {
+    size(network.sites.length);
     this.svg = svg;
     this.network = network;
     svg.setAttribute("viewBox", frameOf(network));

@@ -67,9 +67,7 @@ def test_a_replay_has_what_the_run_directory_has(run: Path) -> None:
     manifest = measured.manifest
     assert (document["mode"], document["world"], document["status"]) == ("replay", "simulated", "completed")
     assert [segment["label"] for segment in document["segments"]] == ["star-first", "netstorm"]
-    assert [plan["roots"] for plan in document["plans"]] == [
-        s.plan["roots"] for s in manifest.segments if s.plan
-    ]
+    assert [plan["roots"] for plan in document["plans"]] == [s.plan["roots"] for s in manifest.segments if s.plan]
     assert len(document["syncs"]) == 6
     wanted = [i.synchronisation_s for label in ("star-first", "netstorm") for i in measured.iterations[label]]
     assert [sync["seconds"] for sync in document["syncs"]] == wanted
@@ -269,7 +267,10 @@ def rounds(*flows: tuple[str, str, int, str, list[list[float]]]) -> dict[str, An
             {
                 "labels": {
                     "__name__": auxiliary.METRIC,
-                    **{"instance": src, "peer": dst, "path": str(path), "auxiliary": of},
+                    "instance": src,
+                    "peer": dst,
+                    "path": str(path),
+                    "auxiliary": of,
                 },
                 "samples": samples,
             }

@@ -81,7 +81,7 @@ def undo(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[bytes] | 
 
 
 def remove(run_dir: RunDir, info: TestbedInfo | None) -> None:
-    """End a testbed, if it still runs, and remove its files and its veth."""
+    """End a testbed, if it still runs, and its page; remove its files and its veth."""
     end_page(run_dir.path)
     if info is not None and info.init_pid is not None and is_running(info.pid, info.started_ticks):
         assert info.pid is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -35,7 +35,7 @@ from topologies.traces import (
     parse_mahimahi,
     select,
 )
-from topologies.units import Rate, Span
+from topologies.units import Rate, Span, UnitError
 
 Changes = tuple[float, dict[int, LinkChange]]
 """A time in seconds from the start, and what changes then, by the index of the directed link."""
@@ -157,7 +157,7 @@ class Dynamics(BaseModel):
             folder: what `path` is relative to.
 
         Raises, at the call and not at the first change: UsageError when the kind does not fit the topology,
-        InvalidFileError naming the line of a trace.
+        InvalidFileError naming the line of a trace. A rate that `scale` makes too slow for any link is one.
         """
         own = self.seed if self.seed is not None else 1 if self.kind == "netstorm" else seed
         match self.kind:
@@ -170,7 +170,9 @@ class Dynamics(BaseModel):
             case "walk":
                 found = self._walk(topology, own, scale)
             case "trace":
-                found = self._replay(topology, folder or Path())
+                found = self._replay(topology, folder or Path(), scale)
+        if self.kind not in ("none", "trace"):
+            _require_scaled(self.rate, scale, f"dynamics {self.kind}")
         factor = 1.0 if self.kind == "walk" else scale  # a walk begins at rates that are scaled already
         return _until(found, until_s, factor)
 
@@ -195,18 +197,32 @@ class Dynamics(BaseModel):
             rates = {k: LinkChange(Rate(round(math.exp(value)))) for k, value in enumerate(level)}
             yield epoch * self.every_s, rates
 
-    def _replay(self, topology: Topology, folder: Path) -> Iterator[Changes]:
+    def _replay(self, topology: Topology, folder: Path, scale: float) -> Iterator[Changes]:
         path = folder / (self.path or "")
         text = read_text(path, MAX_BYTES)
         if path.suffix.lower() == ".csv":
             if self.every is not None or self.links != ("*",):
                 raise UsageError(f"{path}: a CSV trace says its own times and links", hint="leave them out")
-            return _replay_csv(topology, parse_csv(text, str(path)), str(path), self.repeat)
+            entries = parse_csv(text, str(path))
+            for entry in entries:
+                if entry.change.rate is not None:
+                    _require_scaled([entry.change.rate], scale, f"{path}, line {entry.line}")
+            return _replay_csv(topology, entries, str(path), self.repeat)
         if self.repeat is not None:
             raise UsageError(f"{path}: a mahimahi trace repeats by itself", hint="leave repeat out")
         indexes = sorted({index for link in self.links for index in select(topology, link)})
         times = parse_mahimahi(text, str(path))
-        return _replay_mahimahi(mahimahi_rates(times, self.every_s), times[-1] / 1000, indexes)
+        rates = mahimahi_rates(times, self.every_s)
+        _require_scaled([min(rate for _, rate in rates)], scale, str(path))
+        return _replay_mahimahi(rates, times[-1] / 1000, indexes)
+
+
+def _require_scaled(rates: Iterable[Rate], scale: float, what: str) -> None:
+    for rate in rates:
+        try:
+            rate.scaled(scale)
+        except UnitError as error:
+            raise UsageError(f"{what}: {error.message} ({rate} times {scale:g})", hint=error.hint) from None
 
 
 def _draw(source: random.Random, low: int, high: int) -> int:

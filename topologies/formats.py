@@ -196,7 +196,7 @@ def read_sndlib(text: str, source: str, warn: Warn) -> Graph:
             if match is None:
                 raise InvalidFileError(f"{source}, line {number}: not a link: {stripped[:60]!r}")
             capacity = float(match[3]) or float(match[4] or 0)
-            rate = Rate.from_mbps(capacity) if in_mbit and capacity > 0 else None
+            rate = _bps(capacity, 1e6) if in_mbit else None
             edges.append(Edge(match[1], match[2], rate))
     if not in_mbit:
         warn(f"{source} does not say that its capacities are in Mbit/s; they are not used")
@@ -277,7 +277,7 @@ def _number(value: Any) -> float | None:
 
 def _bps(value: Any, factor: float) -> Rate | None:
     number = _number(value)
-    if number is None or not 1 <= number * factor <= Rate.maximum_bps:
+    if number is None or not Rate.minimum_bps <= number * factor <= Rate.maximum_bps:
         return None
     return Rate(round(number * factor))
 

@@ -128,7 +128,7 @@ class _Rates:
             return self._rule.draw(self._source)
         if link not in self._missing:
             self._missing.append(link)
-        return Rate(1)
+        return Rate(Rate.minimum_bps)
 
     def check(self) -> None:
         if self._missing:

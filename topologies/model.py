@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from topologies.errors import UsageError, nearest
-from topologies.units import Delay, Loss, Rate, Size
+from topologies.units import Delay, Loss, Rate, Size, UnitError
 
 _SITE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 _TOPOLOGY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -261,7 +261,16 @@ class Topology(_Model):
         return self._adjacency[k]
 
     def scaled(self, factor: float) -> Self:
-        """The same network with every rate times a positive factor."""
+        """The same network with every rate times a positive factor; UsageError naming a link that gets too slow
+        or too fast."""
+        for link in self.directed:
+            try:
+                link.rate.scaled(factor)
+            except UnitError as error:
+                raise UsageError(
+                    f"link {link.src_name} > {link.dst_name}: {error.message} ({link.rate} times {factor:g})",
+                    hint=error.hint,
+                ) from None
         return self._changed(
             defaults=self.defaults.scaled(factor), links=tuple(link.scaled(factor) for link in self.links)
         )

@@ -2,8 +2,9 @@
 
 CSV has the header `t_s,link,rate_mbit,delay_ms,loss`; a value holds until the next line about it, an empty
 cell changes nothing. `link` is `dc1>dc2` for one direction, `dc1-dc2` for both, `*` for every link; `loss` is
-a ratio from 0 to 1, or per cent with the sign. mahimahi's format is one whole number of milliseconds a line,
-each an opportunity to send a packet of 1500 bytes; the trace begins anew when it is exhausted.
+a ratio from 0 to 1, or per cent with the sign (`1%`, `1% burst 8`). mahimahi's format is one whole number of
+milliseconds a line, each an opportunity to send a packet of 1500 bytes; the trace begins anew when it is
+exhausted.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def _entry(cells: dict[str, str], whole: bool, source: str, line: int) -> Entry:
 
 
 def _loss(text: str, number: Callable[[str], float]) -> Loss:
-    return Loss.parse(text) if text.endswith("%") else Loss(number("loss"))
+    return Loss.parse(text) if "%" in text else Loss(number("loss"))
 
 
 def write_csv(entries: Iterable[Entry]) -> str:
@@ -181,10 +182,14 @@ def write_csv(entries: Iterable[Entry]) -> str:
             entry.link,
             "" if change.rate is None else _plain(change.rate.mbps),
             "" if change.delay is None else _plain(change.delay.ms),
-            "" if change.loss is None else _plain(change.loss.ratio),
+            "" if change.loss is None else _loss_cell(change.loss),
         ]
         lines.append(",".join(cells))
     return "\n".join(lines) + "\n"
+
+
+def _loss_cell(loss: Loss) -> str:
+    return _plain(loss.ratio) if loss.burst is None else str(loss)
 
 
 def _plain(value: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar, Self
@@ -56,7 +57,13 @@ class _Quantity:
             return cls.parse(value)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             raise UnitError(f"{value!r} is a bare number", hint=f"write the unit, for example {cls.example}")
+        if isinstance(value, Mapping):
+            return cls._from_mapping(value)
         raise UnitError(f"{value!r} is not a {cls.kind}", hint=f"write for example {cls.example}")
+
+    @classmethod
+    def _from_mapping(cls, value: Mapping[Any, Any]) -> Self:
+        raise UnitError(f"a map is not a {cls.kind}", hint=f"write for example {cls.example}")
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -82,12 +89,15 @@ _BYTE_RATE = re.compile(r"(?P<prefix>[kKmMgG]?)i?B(?:ps|PS|/s|/S|yte|ytes|yte/s|
 
 @dataclass(frozen=True, order=True, slots=True)
 class Rate(_Quantity):
-    """A positive rate in bit/s. `100mbit`, `1.5gbit`, `64kbps`; all of these are bits."""
+    """A rate in bit/s, from 1kbit on: on a slower link one packet would take a quarter of a minute.
+
+    `100mbit`, `1.5gbit`, `64kbps`; all of these are bits.
+    """
 
     kind: ClassVar[str] = "rate"
     example: ClassVar[str] = "100mbit"
+    minimum_bps: ClassVar[int] = 1000
     maximum_bps: ClassVar[int] = 10**14
-    least_emulated_bps: ClassVar[int] = 1000
 
     bps: int
 
@@ -96,6 +106,10 @@ class Rate(_Quantity):
             raise UnitError(
                 f"a rate of {self.bps} bit/s is not above zero",
                 hint="`testbed link down` cuts a link, and link-down does as a fault of an experiment",
+            )
+        if self.bps < self.minimum_bps:
+            raise UnitError(
+                f"a rate of {self.bps} bit/s is below 1kbit, where links begin", hint="check the unit and the scale"
             )
         if self.bps > self.maximum_bps:
             raise UnitError(f"a rate of {self.bps} bit/s is beyond 100000gbit", hint="check the unit")
@@ -134,22 +148,10 @@ class Rate(_Quantity):
         return self.bps / 1e6
 
     def scaled(self, factor: float) -> Self:
-        """This rate times a positive factor, rounded to whole bit/s and never below one."""
+        """This rate times a positive factor, rounded to whole bit/s."""
         if not (math.isfinite(factor) and factor > 0):
             raise UsageError(f"cannot scale rates by {factor!r}", hint="the factor must be above zero")
         return type(self)(max(1, round(self.bps * factor)))
-
-    def require_emulated(self, what: str) -> None:
-        """Refuse a rate that no queue of a real link is made for: one packet would take a quarter of a minute.
-
-        Args:
-            what: whose rate it is, as it reads before "has a rate of".
-        """
-        if self.bps < self.least_emulated_bps:
-            raise UnitError(
-                f"{what} has a rate of {self}, and links are emulated from 1kbit on",
-                hint="check the unit and the scale, or simulate it",
-            )
 
     def __str__(self) -> str:
         # The largest unit that needs at most three decimals; kbit always qualifies, so the text is exact.
@@ -249,23 +251,87 @@ class Span(_Quantity):
         return f"{_plain(Decimal(self.ns) / _SPAN_UNITS[unit])}{unit}"
 
 
-@dataclass(frozen=True, order=True, slots=True)
+_BURSTY = re.compile(r"\s*(?P<mean>\S+)\s+bursts?\s+(?P<burst>\S+)\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
 class Loss(_Quantity):
-    """A loss ratio, 0 to 1. Written in percent: `0.1%`."""
+    """Which share of packets is lost, 0 to 1, and how many in a row. `0.1%`, `1% burst 8`.
+
+    Without `burst` every packet is lost or not by itself. With it, losses come in bursts of so many packets on
+    average: a direction is either good, and loses nothing, or bad, and loses everything, and after each packet
+    it turns bad with probability p and good again with probability r (Gilbert's model; `tc netem loss gemodel
+    p r`). A file may write `{mean: 1%, burst: 8}`.
+    """
 
     kind: ClassVar[str] = "loss"
     example: ClassVar[str] = "0.1%"
+    longest_burst: ClassVar[int] = 1_000_000
 
     ratio: float
+    burst: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio <= 1:
             raise UnitError(
                 f"a loss of {self.ratio * 100:g}% is not between 0% and 100%", hint="write for example 0.1%"
             )
+        if self.burst is None:
+            return
+        if not 1 <= self.burst <= self.longest_burst:
+            raise UnitError(
+                f"a mean burst of {self.burst:g} lost packets is not between 1 and {self.longest_burst}",
+                hint="write for example 1% burst 8",
+            )
+        if self.ratio > self.burst / (1 + self.burst):
+            raise UnitError(
+                f"a loss of {self.ratio * 100:g}% cannot come in bursts of {self.burst:g}: with one packet between "
+                f"two bursts it is {100 * self.burst / (1 + self.burst):g}%",
+                hint="use longer bursts or less loss",
+            )
+
+    @property
+    def gilbert(self) -> tuple[float, float] | None:
+        """(p, r): the probabilities of turning bad and of turning good; None where losses are independent."""
+        if self.burst is None:
+            return None
+        # In the long run p / (p + r) of the packets are lost, in runs of 1 / r.
+        return min(1.0, self.ratio / (1 - self.ratio) / self.burst), 1 / self.burst
+
+    @classmethod
+    def _from_mapping(cls, value: Mapping[Any, Any]) -> Self:
+        if set(value) != {"mean", "burst"}:
+            raise UnitError(
+                f"a bursty loss has the keys mean and burst, not {', '.join(map(str, value)) or 'none'}"[:200],
+                hint="write for example {mean: 1%, burst: 8}",
+            )
+        mean, burst = cls._validate(value["mean"]), value["burst"]
+        if isinstance(burst, bool) or not isinstance(burst, (int, float)) or mean.burst is not None:
+            raise UnitError(
+                f"burst: {str(burst)[:40]!r} is not a number of packets", hint="write for example burst: 8"
+            )
+        return cls(mean.ratio, float(burst))
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        bursty = {
+            "type": "object",
+            "properties": {"mean": {"type": "string"}, "burst": {"type": "number", "minimum": 1}},
+            "required": ["mean", "burst"],
+            "additionalProperties": False,
+        }
+        return {"title": "Loss", "anyOf": [{"type": "string", "examples": [cls.example]}, bursty]}
 
     @classmethod
     def parse(cls, text: str) -> Self:
+        bursty = _BURSTY.fullmatch(text)
+        if bursty is not None:
+            number, unit = _split(bursty["burst"], "number of packets", "1% burst 8")
+            if unit:
+                raise UnitError(f"{text[:40]!r}: a burst is a number of packets", hint="write 1% burst 8")
+            return cls(cls.parse(bursty["mean"]).ratio, float(number))
         number, unit = _split(text, cls.kind, cls.example)
         if unit != "%":
             # A number up to one may be a ratio; above it, only per cent can be meant.
@@ -274,7 +340,8 @@ class Loss(_Quantity):
         return cls(float(number / 100))
 
     def __str__(self) -> str:
-        return f"{_plain(Decimal(repr(self.ratio)) * 100)}%"
+        mean = f"{_plain(Decimal(repr(self.ratio)) * 100)}%"
+        return mean if self.burst is None else f"{mean} burst {_plain(Decimal(repr(self.burst)))}"
 
 
 _SIZE_UNITS = {

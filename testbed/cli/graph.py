@@ -87,6 +87,7 @@ def as_json(network: Topology) -> dict[str, Any]:
                 "delay_s": link.delay.seconds,
                 "jitter_s": link.jitter.seconds,
                 "loss_ratio": link.loss.ratio,
+                "loss_burst": link.loss.burst,
                 "queue_bytes": link.queue.bytes if link.queue else None,
             }
             for link in network.directed

@@ -24,7 +24,7 @@ _UNITS: Final = {
     "Rate": "a rate such as `100mbit`",
     "Delay": "a time such as `10ms`",
     "Span": "a time such as `4s`",
-    "Loss": "a share such as `0.1%`",
+    "Loss": "a share such as `0.1%`, or `{mean: 1%, burst: 8}`",
     "Size": "a size such as `64KB`",
     "str": "text",
     "int": "whole number",

@@ -9,7 +9,6 @@ import typer
 from testbed.api import Testbed, default_name
 from testbed.cli.calibrate import require_in_band, verdict_lines
 from testbed.cli.output import Format, FormatOption, count, print_json, progress
-from testbed.emulation.launch import require_emulated_rates
 from testbed.emulation.page import page_url
 from testbed.standing import require_root, standing
 from topologies.errors import StormbedError, UsageError
@@ -51,7 +50,6 @@ def up(
     network = load_topology(topology)
     if scale != 1.0:
         network = network.scaled(scale)
-    require_emulated_rates(network)
     require_root("`testbed up`")
     chosen = default_name(network) if name is None else name
     testbed = reusable(chosen, network) if reuse else None

@@ -145,6 +145,7 @@ class Calibration:
         for i, flow in zip(indexes, flows, strict=True):
             delay_s = measured[i].delay_s
             counted = fidelity.with_delays(measured[i], flow["delays_s"], flow["sent"], count_loss=True)
+            counted = replace(counted, bursts=flow["bursts"])
             measured[i] = replace(counted, delay_s=delay_s if delay_s is not None else counted.delay_s)
         place = dict(zip((link.index for link in links), indexes, strict=True))
         for group in apart(links):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from topologies.errors import CannotHonourError
 from topologies.model import DirectedLink
 from topologies.units import Rate
 
@@ -34,6 +35,13 @@ def beyond(links: Sequence[DirectedLink]) -> tuple[str, ...]:
         for link in links
         if link.rate.bps > most_bps(link)
     )
+
+
+def require_within(links: Sequence[DirectedLink]) -> None:
+    """Raise CannotHonourError naming a direction that would be faster than any load can make it."""
+    found = beyond(links)
+    if found:
+        raise CannotHonourError(found[0], hint="use a lower rate, or `testbed up --allow-degraded`")
 
 
 def fitting_scale(links: Sequence[DirectedLink]) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from topologies.model import DirectedLink
+from topologies.units import Loss
 
 LEAST_RATIO: Final = 0.90
 MOST_RATIO: Final = 0.97
@@ -21,6 +22,8 @@ LEAST_TOGETHER_RATIO: Final = 0.80
 DELAY_TOLERANCE_S: Final = 0.0015
 DELAY_TOLERANCE_RATIO: Final = 0.05
 LOSS_DEVIATIONS: Final = 4.0
+LEAST_BURSTS: Final = 8
+"""From so many bursts on their mean length says something."""
 MOST_REASONS: Final = 8
 LATENESS_P99_S: Final = 0.002
 
@@ -36,7 +39,7 @@ class Measured:
     `together_bps` with all directions busy, `alone_bps` when it was tested again by itself (None when it
     was not); both are payload, or payload-equivalent where datagrams were used. `delay_s` is the median
     one-way delay of an idle network, None when nothing arrived. `lost` of `sent` probes, 0 of 0 where no
-    loss was to be measured.
+    loss was to be measured; they were lost in `bursts` runs.
     """
 
     link: DirectedLink
@@ -45,6 +48,7 @@ class Measured:
     delay_s: float | None = None
     sent: int = 0
     lost: int = 0
+    bursts: int = 0
     retest_skipped: bool = False
 
     def ratio(self, bps: float | None) -> float | None:
@@ -87,9 +91,12 @@ def link_problems(measured: Measured) -> list[str]:
         tolerance = max(DELAY_TOLERANCE_S, DELAY_TOLERANCE_RATIO * declared) + link.jitter.seconds
         if abs(measured.delay_s - declared) > tolerance:
             problems.append(f"delay {measured.delay_s * 1e3:.2f} ms instead of {declared * 1e3:g} ms")
-    if measured.sent and not _loss_fits(link.loss.ratio, measured.sent, measured.lost):
+    if measured.sent and not _loss_fits(link.loss, measured.sent, measured.lost):
         found = 100 * measured.lost / measured.sent
         problems.append(f"loss {found:.2f}% of {measured.sent} instead of {link.loss}")
+    elif not _bursts_fit(link.loss, measured.lost, measured.bursts):
+        found = measured.lost / measured.bursts
+        problems.append(f"losses in bursts of {found:.1f} instead of {link.loss}")
     best = measured.alone_bps if measured.alone_bps is not None else measured.together_bps
     ratio = measured.ratio(best)
     short_of_cpu = measured.retest_skipped and ratio is not None and ratio < LEAST_RATIO
@@ -98,10 +105,22 @@ def link_problems(measured: Measured) -> list[str]:
     return problems
 
 
-def _loss_fits(declared: float, sent: int, lost: int) -> bool:
-    expected = declared * sent
-    spread = LOSS_DEVIATIONS * math.sqrt(sent * declared * (1 - declared))
-    return abs(lost - expected) <= spread + 2
+def _loss_fits(declared: Loss, sent: int, lost: int) -> bool:
+    expected = declared.ratio * sent
+    variance = sent * declared.ratio * (1 - declared.ratio)
+    if declared.gilbert is not None:
+        # What one packet meets, the next one meets too with this correlation, as in any chain of two states.
+        correlation = 1 - sum(declared.gilbert)
+        variance *= (1 + correlation) / (1 - correlation)
+    return abs(lost - expected) <= LOSS_DEVIATIONS * math.sqrt(variance) + 2
+
+
+def _bursts_fit(declared: Loss, lost: int, bursts: int) -> bool:
+    if declared.burst is None or bursts < LEAST_BURSTS:
+        return True
+    # Lengths are geometric with this mean.
+    deviation = math.sqrt(declared.burst * (declared.burst - 1) / bursts)
+    return abs(lost / bursts - declared.burst) <= LOSS_DEVIATIONS * deviation + 1 / bursts
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +149,9 @@ class Report:
                     "declared_delay_s": m.link.delay.seconds,
                     "delay_s": _rounded(m.delay_s, 6),
                     "declared_loss_ratio": m.link.loss.ratio,
+                    "declared_loss_burst": m.link.loss.burst,
                     "loss_ratio": m.lost / m.sent if m.sent else None,
+                    "loss_burst": round(m.lost / m.bursts, 2) if m.bursts else None,
                     "problems": link_problems(m),
                 }
             )

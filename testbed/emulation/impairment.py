@@ -25,13 +25,16 @@ _BOUNDS_NS: Final = tuple(round(bound * 1e9) for bound in LATENESS_BOUNDS_S)
 class Impairment:
     """Delay and jitter in ns, loss as a ratio of frames; `blackhole` drops everything without a sign.
 
-    The delay of a frame is drawn evenly from delay ± jitter, never below zero.
+    The delay of a frame is drawn evenly from delay ± jitter, never below zero. With `burst` above zero losses
+    come in runs of so many frames on average, by Gilbert's model (see `topologies.units.Loss`); with zero every
+    frame is drawn by itself.
     """
 
     delay_ns: int = 0
     jitter_ns: int = 0
     loss: float = 0.0
     blackhole: bool = False
+    burst: float = 0.0
 
     @property
     def is_none(self) -> bool:
@@ -76,6 +79,7 @@ class Pipe:
     """
 
     __slots__ = (
+        "_bad",
         "_random",
         "counters",
         "held_bytes",
@@ -92,6 +96,7 @@ class Pipe:
         self.held_frames = 0
         self.held_bytes = 0
         self.last_release_ns = 0
+        self._bad = False
         self._random = random.Random(seed).random
 
     def admit(self, size: int, now_ns: int) -> int | None:
@@ -100,7 +105,7 @@ class Pipe:
         if how.blackhole:
             self.counters.drops["blackhole"] += 1
             return None
-        if how.loss and self._random() < how.loss:
+        if how.loss and self._loses(how):
             self.counters.drops["loss"] += 1
             return None
         if self.held_bytes + size > self.limit_bytes:
@@ -115,6 +120,17 @@ class Pipe:
         self.held_frames += 1
         self.held_bytes += size
         return release
+
+    def _loses(self, how: Impairment) -> bool:
+        """Whether the next frame is lost; in bursts, the state of the frame before it counts."""
+        if not how.burst:
+            return self._random() < how.loss
+        if self._bad:
+            self._bad = self._random() >= 1 / how.burst
+        else:
+            # All lost at a loss of one, which no burst length can be declared for.
+            self._bad = how.loss == 1 or self._random() < how.loss / (1 - how.loss) / how.burst
+        return self._bad
 
     def released(self, size: int, late_ns: int) -> None:
         """A frame has been sent, `late_ns` after its time."""

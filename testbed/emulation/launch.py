@@ -23,7 +23,7 @@ from testbed.emulation import management
 from testbed.emulation.ending import END_S, children, clean, down, remove, undo
 from testbed.emulation.environment import PYTHON, base_environment, log_tail
 from testbed.emulation.listing import Listed, list_testbeds, read_info_or_none
-from testbed.emulation.possible import PROGRAMS, check_possible, limits_of, require_emulated_rates
+from testbed.emulation.possible import PROGRAMS, check_possible, limits_of
 from testbed.emulation.rundir import RunDir, SiteInfo, TestbedInfo, check_name, write_info
 from testbed.emulation.sites import host_pids
 from testbed.emulation.waiting import is_ending, is_running, start_ticks, wait_for
@@ -41,7 +41,6 @@ __all__ = [
     "down",
     "limits_of",
     "list_testbeds",
-    "require_emulated_rates",
     "up",
 ]
 
@@ -83,7 +82,7 @@ def up(
     for limit in limits:
         progress(f"warning: {limit}")
     run_dir = RunDir.of(name)
-    with _starting(run_dir, topology, limits) as info:
+    with _starting(run_dir, topology, limits, allow_degraded) as info:
         process: subprocess.Popen[bytes] | None = None
         try:
             progress("keys and files")
@@ -103,7 +102,9 @@ def up(
 
 
 @contextmanager
-def _starting(run_dir: RunDir, topology: Topology, limits: tuple[str, ...]) -> Iterator[TestbedInfo]:
+def _starting(
+    run_dir: RunDir, topology: Topology, limits: tuple[str, ...], allow_degraded: bool
+) -> Iterator[TestbedInfo]:
     """Take the name and a subnet, both at once with respect to other callers."""
     root = run_dir.path.parent
     root.mkdir(parents=True, exist_ok=True)
@@ -124,6 +125,7 @@ def _starting(run_dir: RunDir, topology: Topology, limits: tuple[str, ...]) -> I
             subnet=addresses.subnet,
             interface=management.interface_name(run_dir),
             limits=limits,
+            allow_degraded=allow_degraded,
             # Until the supervisor runs, this process answers for the testbed.
             pid=os.getpid(),
             started_ticks=start_ticks(os.getpid()),

@@ -39,10 +39,8 @@ def check_possible(topology: Topology) -> None:
     """Refuse what this machine cannot bring up; nothing is made.
 
     Raises:
-        UsageError: a link is slower than any that can be emulated.
         CannotHonourError: not root, a capability or a program is missing, or too many sites.
     """
-    require_emulated_rates(topology)
     if os.geteuid() != 0:
         raise CannotHonourError(
             "an emulated testbed needs root for its namespaces", hint="use sudo, or simulate without root"
@@ -62,12 +60,6 @@ def check_possible(topology: Topology) -> None:
         if shutil.which(program, path=site_doors.SITE_PATH) is None:
             raise CannotHonourError(f"the program {program} is missing", hint=f"apt-get install {package}")
     gso_max_bytes(topology.directed)
-
-
-def require_emulated_rates(topology: Topology) -> None:
-    """Raise UsageError if a link is slower than any that can be emulated."""
-    for link in topology.directed:
-        link.rate.require_emulated(f"link {link.src_name} > {link.dst_name}")
 
 
 def limits_of(topology: Topology, allow_degraded: bool) -> tuple[str, ...]:

@@ -123,6 +123,8 @@ class TestbedInfo(_State):
     fidelity: dict[str, Any] | None = None
     limits: tuple[str, ...] = ()
     """In what it cannot be as declared on this machine, known before it was made."""
+    allow_degraded: bool = False
+    """Whether it was to come up even so."""
 
     @property
     def run_dir(self) -> Path:

@@ -97,11 +97,13 @@ class Probes:
         self._loop = loop
         self._senders = []
         self.delays: list[list[float]] = [[] for _ in flows]
+        self._next = [0] * len(flows)
+        self._gaps = [0] * len(flows)
         self.rounds = 0
         receivers = {k: sites.open(k, socket.SOCK_DGRAM) for k in {flow["dst"] for flow in flows}}
         for receiver in receivers.values():
             receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK_BYTES)
-            loop.watch(receiver, select.EPOLLIN, partial(_take_probes, receiver, self.delays))
+            loop.watch(receiver, select.EPOLLIN, partial(self._take, receiver))
         for flow in flows:
             sender = sites.open(flow["src"], socket.SOCK_DGRAM, flow["tos"])
             sender.connect(receivers[flow["dst"]].getsockname())
@@ -122,28 +124,38 @@ class Probes:
                     pass  # counts as lost
         self.rounds += rounds
 
+    def _take(self, receiver: socket.socket) -> None:
+        try:
+            while True:
+                data = receiver.recv(PROBE_BYTES)
+                now = time.monotonic_ns()
+                index, number, sent_ns = PROBE.unpack_from(data)
+                self.delays[index].append((now - sent_ns) / 1e9)
+                # No direction reorders, so whatever is skipped is lost.
+                self._gaps[index] += number > self._next[index]
+                self._next[index] = number + 1
+        except BlockingIOError:
+            pass
+
+    def results(self) -> list[dict[str, Any]]:
+        """For each flow the delays of those that arrived, how many were sent, and in how many runs the others
+        were lost."""
+        return [
+            {"delays_s": delays, "sent": self.rounds, "bursts": gaps + (following < self.rounds)}
+            for delays, gaps, following in zip(self.delays, self._gaps, self._next, strict=True)
+        ]
+
 
 def probe(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
     """Send small datagrams on every flow, round after round.
 
-    The answer holds, for each flow, the delays of those that arrived and how many were sent.
+    The answer is each flow's `Probes.results`.
     """
     loop = Loop()
     probes = Probes(sites, loop, request["flows"])
     probes.send(request["rounds"], request["gap_s"])
     loop.run_until(time.monotonic_ns() + int(request["wait_s"] * 1e9))
-    return {"flows": [{"delays_s": found, "sent": probes.rounds} for found in probes.delays]}
-
-
-def _take_probes(receiver: socket.socket, delays: list[list[float]]) -> None:
-    try:
-        while True:
-            data = receiver.recv(PROBE_BYTES)
-            now = time.monotonic_ns()
-            index, _, sent_ns = PROBE.unpack_from(data)
-            delays[index].append((now - sent_ns) / 1e9)
-    except BlockingIOError:
-        pass
+    return {"flows": probes.results()}
 
 
 class Meter:
@@ -174,7 +186,7 @@ class Meter:
 def load(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
     """TCP on all flows at once, measured as payload at the receivers after `warm_s` of speeding up.
 
-    With `probe_gap_s` the answer also has each flow's one-way delays while all of them are busy.
+    With `probe_gap_s` the answer also has each flow's `Probes.results` while all of them are busy.
     """
     loop, flows = Loop(), request["flows"]
     listeners = {}
@@ -211,7 +223,7 @@ def load(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
             select.EPOLLIN,
             partial(_drain, receiver, sink, meter, window),
         )
-    gap_s = request.get("probe_gap_s")
+    gap_s = float(request.get("probe_gap_s", 0))
     probes = Probes(sites, loop, flows) if gap_s else None
     window[0] = time.monotonic_ns() + int(request["warm_s"] * 1e9)
     loop.run_until(window[0])
@@ -224,8 +236,8 @@ def load(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
     cpu = after.user + after.system - before.user - before.system
     found = [meter.to_dict() for meter in meters]
     if probes is not None:
-        for flow, delays in zip(found, probes.delays, strict=True):
-            flow |= {"delays_s": delays, "sent": probes.rounds}
+        for flow, probed in zip(found, probes.results(), strict=True):
+            flow |= probed
     return {"flows": found, "cpu_s": cpu}
 
 

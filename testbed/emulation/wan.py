@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.emulation import shaping
+from testbed.emulation import capacity, shaping
 from testbed.emulation.impairment import Impairment
 from testbed.emulation.rundir import connect_unix
 from testbed.emulation.waiting import wait_for
@@ -32,7 +32,7 @@ HOLD_BPS: Final = 10 * 10**9
 
 def impairment(link: DirectedLink, blackhole: bool = False) -> Impairment:
     """What the delay line is to do to a direction."""
-    return Impairment(link.delay.ns, link.jitter.ns, link.loss.ratio, blackhole)
+    return Impairment(link.delay.ns, link.jitter.ns, link.loss.ratio, blackhole, link.loss.burst or 0.0)
 
 
 def compensated(how: Impairment, switches_ns: int) -> Impairment:
@@ -129,11 +129,15 @@ class Wan:
         topology: as declared; the devices are there and bare.
         delay_line: running.
         seed: of the loss and jitter draws.
+        allow_degraded: whether links may become faster than this emulator carries.
     """
 
-    def __init__(self, topology: Topology, delay_line: DelayLineClient, seed: int = 1) -> None:
+    def __init__(
+        self, topology: Topology, delay_line: DelayLineClient, seed: int = 1, *, allow_degraded: bool = False
+    ) -> None:
         self.topology = topology
         self.delay_line = delay_line
+        self._allow_degraded = allow_degraded
         self._seed = seed
         self._states = [LinkState(link) for link in topology.directed]
         self._shapes = list(shaping.shapes(topology.directed))
@@ -173,12 +177,27 @@ class Wan:
         """The index of the direction between two neighbours, by their names."""
         return self.topology.between(self.topology.index(src), self.topology.index(dst)).index
 
+    def require(self, links: Iterable[DirectedLink]) -> None:
+        """Refuse values that no direction can be given here; the one place, whoever asks for them.
+
+        Raises:
+            CannotHonourError: a rate is beyond what a link carries, or a queue too short for TCP.
+        """
+        links = list(links)
+        shaping.gso_max_bytes(links)
+        if not self._allow_degraded:
+            capacity.require_within(links)
+
     def change(self, changes: dict[int, DirectedLink]) -> None:
         """Give directions new values, all rates in one `tc -batch`.
 
         Args:
             changes: index of a direction to its new values; its ends must be the same.
+
+        Raises:
+            CannotHonourError: see `require`; then nothing has been changed.
         """
+        self.require(changes.values())
         links = list(self.links)
         for index, link in changes.items():
             if (

@@ -51,7 +51,10 @@ LINK_COLUMNS = (
     "dropped_packets",
 )
 
-CHANGE_COLUMNS = ("t_s", "segment", "src", "dst", "rate_bps", "delay_s", "loss_ratio", "state")
+CHANGE_COLUMNS = (
+    *("t_s", "segment", "src", "dst", "rate_bps", "delay_s", "loss_ratio", "state"),
+    "loss_burst",
+)
 
 RunStatus = Literal["running", "completed", "failed", "interrupted", "abandoned"]
 SegmentStatus = Literal["waiting", "running", "completed", "failed"]
@@ -63,7 +66,7 @@ class _Row(BaseModel):
 
 
 class LinkRow(_Row):
-    """A directed link as it was configured for the run."""
+    """A directed link as it was configured for the run; `loss_burst` is None where losses are independent."""
 
     index: int
     src: str
@@ -72,6 +75,7 @@ class LinkRow(_Row):
     delay_s: float
     jitter_s: float
     loss_ratio: float
+    loss_burst: float | None = None
     queue_bytes: int | None = None
 
 

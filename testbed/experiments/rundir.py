@@ -253,6 +253,7 @@ def link_table(topology: Topology) -> tuple[LinkRow, ...]:
             delay_s=link.delay.seconds,
             jitter_s=link.jitter.seconds,
             loss_ratio=link.loss.ratio,
+            loss_burst=link.loss.burst,
             queue_bytes=None if link.queue is None else link.queue.bytes,
         )
         for link in topology.directed

@@ -232,7 +232,7 @@ def _network(directory: Path, manifest: Manifest) -> str:
             f"{link.rate_bps / 1e6:.4g}",
             f"{link.delay_s * 1e3:.4g}",
             f"{link.jitter_s * 1e3:.4g}",
-            f"{link.loss_ratio * 100:.3g}",
+            f"{link.loss_ratio * 100:.3g}" + (f" in bursts of {link.loss_burst:g}" if link.loss_burst else ""),
         ]
         for link in manifest.links
     ]

@@ -9,9 +9,10 @@ times.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 
 from agents.compute import ComputeTime
@@ -26,11 +27,14 @@ from testbed.experiments.spec import LoadedExperiment, Segment
 from testbed.report.measurements import LinkSample
 from testbed.simulation.world import REALISTIC, SECOND, World, WorldOptions
 from testbed.timeline import Step, steps
+from topologies.dynamics import Changes
 from topologies.errors import RunFailedError
 from topologies.model import DirectedLink
 
 Say = Callable[[str], None]
 SAMPLE_NS = SECOND
+LOOK_AHEAD = 10_000
+"""How many changes of a trace are searched for losses, which are not simulated."""
 
 
 def run_experiment(
@@ -69,7 +73,9 @@ def _fidelity(experiment: LoadedExperiment, options: WorldOptions) -> FidelityRo
         reasons.append("computation counts as no time, because the experiment declares none")
     lossy = sum(link.loss.ratio > 0 for link in experiment.topology.directed)
     if lossy:
-        reasons.append(f"the declared loss of {lossy} directed links is not simulated")
+        reasons.append(f"the declared loss of {lossy} directed links, in bursts or not, is not simulated")
+    if _losses_to_come(experiment):
+        reasons.append("losses that dynamics or timeline set are not simulated")
     if any(link.jitter.ns for link in experiment.topology.directed):
         reasons.append("declared jitter is not simulated")
     if _cuts(experiment):
@@ -242,6 +248,7 @@ class SimulatedRun:
                     "rate_bps": link.rate.bps,
                     "delay_s": link.delay.seconds,
                     "loss_ratio": link.loss.ratio,
+                    "loss_burst": link.loss.burst,
                     "state": "up" if rerouting is None else rerouting.condition(index),
                 }
             )
@@ -363,6 +370,17 @@ class SimulatedRun:
 
 def _measured(segment: Segment) -> bool:
     return segment.awareness.on or segment.auxiliary.on
+
+
+def _losses_to_come(experiment: LoadedExperiment) -> bool:
+    spec = experiment.spec
+    changes: Iterator[Changes] = iter(())
+    if spec.dynamics.kind == "trace":  # no other kind changes losses
+        changes = spec.dynamics.changes(
+            experiment.topology, seed=spec.seed, scale=spec.scale, folder=experiment.source.parent
+        )
+    ahead = (change.loss for _, changed in islice(changes, LOOK_AHEAD) for change in changed.values())
+    return any(loss is not None and loss.ratio for loss in (*(entry.loss for entry in spec.timeline), *ahead))
 
 
 def _cuts(experiment: LoadedExperiment) -> bool:

@@ -64,7 +64,11 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     network = Network(supervisor.topology, run_dir, addresses, vswitch)
     network.build()
     supervisor.network = network
-    supervisor.wan = Wan(supervisor.topology, connect_delay_line(supervisor))
+    supervisor.wan = Wan(
+        supervisor.topology,
+        connect_delay_line(supervisor),
+        allow_degraded=supervisor.info.allow_degraded,
+    )
     supervisor.wan.start()
     network.start_switches()
     realtime = network.realtime and supervisor.wan.delay_line.call("info")["realtime"]

@@ -53,6 +53,7 @@ def _values(link: DirectedLink) -> dict[str, Any]:
         "delay_s": link.delay.seconds,
         "jitter_s": link.jitter.seconds,
         "loss_ratio": link.loss.ratio,
+        "loss_burst": link.loss.burst,
         "queue_bytes": link.queue.bytes if link.queue is not None else None,
     }
 

@@ -137,12 +137,14 @@ class Player:
             "rate_bps": link.rate.bps,
             "delay_s": link.delay.seconds,
             "loss_ratio": link.loss.ratio,
+            "loss_burst": link.loss.burst,
             "state": state.condition,
         }
 
     def _fit(self) -> None:
         """Fit the sites' segments and buffers to every value to come, so that steps need not touch them."""
         coming = [link for step in self._ahead for link in step.links.values()]
+        self._wan.require(coming)
         self._ahead = []
         self._network.fit(*envelope(self._wan.links, coming, self._network))
 

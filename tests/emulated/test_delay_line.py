@@ -92,6 +92,74 @@ def test_loss_is_as_often_as_declared(fresh, loss: str) -> None:
     )
 
 
+FLOOD = """
+import itertools, socket, sys, time
+kind, address, count, pps = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if kind == "send":
+    sock.connect((address, 5007))
+    start, number = time.monotonic(), 0
+    while number < count:
+        while number < min(count, (time.monotonic() - start) * pps):
+            sock.send(number.to_bytes(4, "big")); number += 1
+        time.sleep(0.001)
+    time.sleep(1)
+    try:
+        for _ in range(20): sock.send(bytes([255] * 4)); time.sleep(0.05)
+    except ConnectionRefusedError: pass  # the first of them has arrived
+else:
+    sock.setsockopt(socket.SOL_SOCKET, 33, 1 << 26)
+    sock.bind((address, 5007)); print("ready", flush=True); sock.settimeout(30)
+    arrived = bytearray(count)
+    while (number := int.from_bytes(sock.recv(10), "big")) != 0xffffffff: arrived[number] = 1
+    runs = [sum(1 for _ in group) for there, group in itertools.groupby(arrived) if not there]
+    print(sum(runs), len(runs))
+"""
+
+
+def flood(testbed, count: int, pps: int = 20_000) -> tuple[int, int]:
+    """How many of so many datagrams were lost, and in how many runs."""
+    numbers = (str(count), str(pps))
+    receiver = testbed.site("dc2").start_python(FLOOD, "receive", testbed.wan_ip("dc2"), *numbers)
+    assert receiver.stdout.readline() == "ready\n"
+    testbed.site("dc1").python(FLOOD, "send", testbed.wan_ip("dc2"), *numbers, timeout=90)
+    lost, runs = receiver.communicate(timeout=60)[0].split()
+    return int(lost), int(runs)
+
+
+def test_one_per_cent_is_within_a_tenth_of_it_over_enough_packets(fresh) -> None:
+    """Over 160,000 packets a tenth of one per cent is four standard deviations."""
+    fresh.client.call("link_set", src="dc1", dst="dc2", loss="1%")
+    count, before = 160_000, line_of(fresh)["drops"]
+    lost, runs = flood(fresh, count)
+    drops = {cause: number - before[cause] for cause, number in line_of(fresh)["drops"].items()}
+    assert 0.009 <= drops["loss"] / count <= 0.011
+    assert drops["loss"] - 20 <= lost <= 1.01 * drops["loss"] + 50, "hardly anything is lost elsewhere"
+    assert lost / runs < 1.1, "one by one"
+
+
+def test_losses_come_in_bursts_of_the_declared_mean(fresh) -> None:
+    fresh.client.call("link_set", src="dc1", dst="dc2", loss="2% burst 8")
+    (row,) = [row for row in fresh.client.call("links") if row["src"] == "dc1"]
+    assert (row["loss_ratio"], row["loss_burst"]) == (0.02, 8)
+    count, before = 80_000, line_of(fresh)["drops"]["loss"]
+    lost, runs = flood(fresh, count)
+    dropped = line_of(fresh)["drops"]["loss"] - before
+    correlation = 1 - 0.02 / 0.98 / 8 - 1 / 8
+    deviation = math.sqrt(0.02 * 0.98 / count * (1 + correlation) / (1 - correlation))
+    assert abs(dropped / count - 0.02) < 4 * deviation
+    assert abs(lost / runs - 8) < 4 * math.sqrt(8 * 7 / runs), "runs are geometric"
+
+
+def test_calibration_reports_bursts(fresh) -> None:
+    fresh.client.call("link_set", src="dc1", dst="dc2", rate="20mbit", loss="8% burst 4")
+    report = fresh.client.call("calibrate", seconds=0.5)
+    there = next(link for link in report["links"] if link["src"] == "dc1")
+    assert not [problem for problem in there["problems"] if "loss" in problem]
+    assert (there["declared_loss_ratio"], there["declared_loss_burst"]) == (0.08, 4)
+    assert 2 < there["loss_burst"] < 6
+
+
 def test_where_packets_are_lost_one_by_one_segments_are_cut_first(fresh) -> None:
     """TCP sends segments of up to 64 KB; a loss must cost one packet of the wire, not 45."""
 

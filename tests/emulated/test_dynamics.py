@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from testbed.api import Testbed
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from testbed.report.measurements import read_run
@@ -102,6 +103,43 @@ def test_the_kernel_has_the_drawn_rate_and_the_same_seed_gives_the_same(still) -
     assert [shaped_bps(still, device) for device in devices] == [50_000_000] * 6
     (first,) = play(still, 0, dynamics={**UNIFORM, "every": "60s"}, seed=9)
     assert [link["rate_bps"] for link in first["links"]] == drawn
+
+
+def test_every_door_refuses_what_no_link_can_be(still) -> None:
+    """Before anything is changed, and in the same words, whoever asks."""
+    link = Testbed(still.info).link("dc1", "dc2")
+    at = {"at": "1s", "action": "link-set", "link": "dc1-dc2"}
+    for values, words in (
+        ({"rate": "999bit"}, "below 1kbit"),
+        ({"rate": "4gbit"}, "carries at most 3gbit"),
+        ({"rate": "2gbit", "delay": "1ms"}, "carries at most 1.25gbit"),
+        ({"delay": "61s"}, "longer than a minute"),
+        ({"delay": "-1ms"}, "negative"),
+        ({"loss": "101%"}, "between 0% and 100%"),
+        ({"loss": "1% burst 0"}, "burst of 0"),
+    ):
+        with pytest.raises(StormbedError, match=words):
+            still.client.call("link_set", src="dc1", dst="dc2", **values)
+        with pytest.raises(StormbedError, match=words):
+            link.set(**values)
+        with pytest.raises(StormbedError, match=words):
+            still.client.call("dynamics_start", timeline=[at | values])
+    for values, words in (
+        ({"jitter": "61s"}, "longer than a minute"),
+        ({"queue": "2000B"}, "cannot carry TCP"),
+        ({"queue": "2GiB"}, "between 1B and 1GiB"),
+    ):
+        with pytest.raises(StormbedError, match=words):
+            still.client.call("link_set", src="dc1", dst="dc2", **values)
+    for how, words in (
+        ({"dynamics": {"kind": "walk", "rate": "1bit..1mbit"}}, "below 1kbit"),
+        ({"dynamics": UNIFORM, "scale": 1e-5}, "below 1kbit"),
+        ({"dynamics": {"kind": "uniform", "rate": "4gbit..5gbit"}}, "carries at most"),
+    ):
+        with pytest.raises(StormbedError, match=words):
+            still.client.call("dynamics_start", **how)
+    assert rates(still) == [50_000_000] * 6
+    assert {row["carrier"] for row in still.client.call("links")} == {"kernel"}
 
 
 def test_the_timeline_cuts_mends_and_sets(still) -> None:

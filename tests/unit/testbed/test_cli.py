@@ -378,9 +378,10 @@ def test_a_named_testbed_that_is_not_up(testbed: Any) -> None:
         (("link", "set", "dc1", "dc2"), ["nothing to change", "--rate"]),
         (("link", "set", "dc1", "dc2", "--rate", "5"), ["no unit", "5mbit"]),
         (("link", "set", "dc1", "dc2", "--rate", "5MB"), ["bytes"]),
-        (("link", "set", "dc1", "dc2", "--rate", "1bit"), ["dc1 > dc2", "rate of 1bit", "1kbit"]),
+        (("link", "set", "dc1", "dc2", "--rate", "1bit"), ["rate of 1 bit/s", "1kbit"]),
         (("link", "set", "dc1", "dc2", "--rate", "0mbit"), ["not above zero", "testbed link down"]),
-        (("up", "pair", "--scale", "1e-9"), ["dc1 > dc2", "rate of 1bit", "1kbit"]),
+        (("up", "pair", "--scale", "1e-9"), ["dc1 > dc2", "100mbit times 1e-09", "1kbit"]),
+        (("link", "set", "dc1", "dc2", "--loss", "1% burst 0.5"), ["burst of 0.5"]),
         (("link", "set", "dc1", "dc2", "--loss", "2"), ["per cent"]),
     ],
 )

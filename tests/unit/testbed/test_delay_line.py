@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +61,41 @@ def test_loss_is_drawn_by_the_seed_and_as_often_as_declared() -> None:
 
     assert lost(1) == lost(1) != lost(2)
     assert abs(len(lost(1)) - 500) < 4 * math.sqrt(5000 * 0.1 * 0.9)
+
+
+def runs(lost: list[bool]) -> list[int]:
+    """The lengths of the runs of lost frames."""
+    return [len(list(group)) for is_lost, group in itertools.groupby(lost) if is_lost]
+
+
+def test_uniform_loss_of_one_per_cent_is_within_a_tenth_of_it_and_without_memory() -> None:
+    line, count = pipe(Impairment(loss=0.01)), 400_000
+    lost = [line.admit(100, i) is None for i in range(count)]
+    assert 0.009 <= sum(lost) / count <= 0.011, "six standard deviations"
+    # Independent losses have runs of 1 / (1 - loss) on average.
+    assert abs(statistics.mean(runs(lost)) - 1 / 0.99) < 0.01
+
+
+@pytest.mark.parametrize(("mean", "burst"), [(0.01, 8.0), (0.1, 3.0), (0.3, 1.0)])
+def test_losses_in_bursts_have_the_declared_mean_and_length(mean: float, burst: float) -> None:
+    line, count = pipe(Impairment(loss=mean, burst=burst)), 300_000
+    lost = [line.admit(100, i) is None for i in range(count)]
+    found = runs(lost)
+    # Runs are geometric with mean b, so their variance is b (b - 1); the chain's correlation is 1 - p - r.
+    assert abs(statistics.mean(found) - burst) <= 4 * math.sqrt(burst * (burst - 1) / len(found))
+    correlation = 1 - mean / (1 - mean) / burst - 1 / burst
+    deviation = math.sqrt(mean * (1 - mean) / count * (1 + correlation) / (1 - correlation))
+    assert abs(sum(lost) / count - mean) < 4 * deviation
+    if burst > 1:
+        assert max(found) > 2 * burst, "not all of one length"
+
+
+def test_a_burst_goes_on_through_a_change_of_the_link() -> None:
+    line = pipe(Impairment(loss=0.5, burst=1e6))
+    while line.admit(100, 0) is not None:
+        pass
+    line.impairment = Impairment(delay_ns=MS, loss=0.5, burst=1e6)
+    assert line.admit(100, 0) is None
 
 
 def test_drops_are_counted_by_cause() -> None:

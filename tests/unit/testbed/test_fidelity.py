@@ -154,6 +154,21 @@ def test_what_the_switches_take_is_common_to_all_delayed_directions() -> None:
     assert fidelity.common_excess_s(measured[3:4]) is None
 
 
+def test_losses_in_bursts_are_judged_by_their_mean_and_their_length() -> None:
+    link = replace(LINKS[0], loss=Loss(0.01, 8.0))
+
+    def problems(lost: int, bursts: int) -> list[str]:
+        return link_problems(Measured(link, 0.95 * link.rate.bps, None, 0.0, 20_000, lost, bursts))
+
+    assert problems(200, 25) == []
+    assert problems(390, 48) == [], "bursts vary the mean far more than independent losses would"
+    assert problems(200, 190) == ["losses in bursts of 1.1 instead of 1% burst 8"]
+    assert problems(900, 110) == ["loss 4.50% of 20000 instead of 1% burst 8"]
+    assert link_problems(
+        Measured(replace(link, loss=Loss(0.01)), 0.95 * link.rate.bps, None, 0.0, 20_000, 390, 370)
+    )
+
+
 def test_slow_links_are_loaded_until_they_have_carried_enough() -> None:
     def at(bps: int) -> float:
         return load_seconds([LINKS[0], replace(LINKS[1], rate=Rate(bps))], 2.0)

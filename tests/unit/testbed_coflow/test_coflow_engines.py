@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -27,18 +28,20 @@ from topologies.load import topology_from_dict
 PORTS = 4
 EQUAL = Fabric.switch(PORTS, 2.0)
 UNEQUAL = Fabric.switch(PORTS, (1.0, 2.0, 3.0, 5.0, 2.0, 4.0, 1.0, 1.0))
-RING = Fabric.of(
+_RING = Fabric.of(
     topology_from_dict(
         {
             "name": "ring",
             "sites": {name: {} for name in "abcd"},
             "links": [
-                {"endpoints": ends, "rate": f"{8 * k}bit"}
+                {"endpoints": ends, "rate": f"{8 * k}kbit"}
                 for k, ends in enumerate((["a", "b"], ["b", "c"], ["c", "d"], ["d", "a"]), start=2)
             ],
         }
     )
 )
+# Sizes and times below are small whole numbers, and so is what a link carries in a unit of time.
+RING = replace(_RING, capacity=tuple(rate / 1000 for rate in _RING.capacity))
 ports = st.integers(0, PORTS - 1)
 coflow = st.dictionaries(st.tuples(ports, ports), st.integers(1, 9), min_size=1, max_size=5)
 crossing = st.dictionaries(

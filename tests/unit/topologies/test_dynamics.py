@@ -135,6 +135,21 @@ def test_a_csv_trace(tmp_path: Path) -> None:
     assert again[3][1] == found[0][1]
 
 
+def test_rates_that_scaling_makes_too_slow_are_told_at_the_call(tmp_path: Path) -> None:
+    (tmp_path / "wan.csv").write_text(f"{HEADER}0,*,10,,\n1,dc1>dc2,0.5,,\n")
+    (tmp_path / "lte.trace").write_text("1\n2000\n")
+    for spec, words in (
+        (make(kind="uniform"), "dynamics uniform: .* below 1kbit.*20mbit times 1e-05"),
+        (make(kind="walk", rate="1mbit..1gbit"), "1mbit times 1e-05"),
+        (make(kind="trace", path="wan.csv"), "wan.csv, line 2: .*10mbit times 1e-05"),
+        (make(kind="trace", path="lte.trace"), "lte.trace: .*12kbit times 1e-05"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            spec.changes(TRIANGLE, scale=1e-5, folder=tmp_path)
+    with pytest.raises(UsageError, match=r"link dc1 > dc2: .* below 1kbit"):
+        TRIANGLE.scaled(1e-6)
+
+
 def test_a_csv_trace_that_does_not_fit(tmp_path: Path) -> None:
     (tmp_path / "wan.csv").write_text(f"{HEADER}0,*,10,,\n1,dc1>dc7,5,,\n")
     with pytest.raises(InvalidFileError, match=r"wan.csv, line 3: link: triangle has no site 'dc7'"):

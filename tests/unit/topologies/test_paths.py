@@ -21,8 +21,8 @@ def network(size: int, links: dict[tuple[int, int], tuple[int, int]]) -> Topolog
             "links": [
                 {
                     "endpoints": [f"dc{a + 1}", f"dc{b + 1}"],
-                    "forward": {"rate": f"{there}bit"},
-                    "backward": {"rate": f"{back}bit"},
+                    "forward": {"rate": f"{there}kbit"},
+                    "backward": {"rate": f"{back}kbit"},
                 }
                 for (a, b), (there, back) in links.items()
             ],

@@ -65,6 +65,25 @@ def overridden() -> Topology:
     )
 
 
+def test_bursty_losses_are_written_as_they_are_read() -> None:
+    topology = topology_from_dict(
+        {
+            "name": "bursty",
+            "sites": {"a": {}, "b": {}},
+            "links": [
+                {
+                    "endpoints": ["a", "b"],
+                    "rate": "1mbit",
+                    "loss": {"mean": "1%", "burst": 8},
+                    "backward": {"loss": "0.5% burst 2.5"},
+                }
+            ],
+        }
+    )
+    assert [link.loss for link in topology.directed] == [Loss(0.01, 8.0), Loss(0.005, 2.5)]
+    assert topology_from_dict(topology.to_dict()).directed == topology.directed
+
+
 def test_a_direction_inherits_from_link_then_defaults() -> None:
     ab, ba, cb, bc = overridden().directed
     assert (ab.index, ab.src, ab.dst, ab.src_name, ab.dst_name, ab.link) == (0, 0, 1, "a", "b", 0)

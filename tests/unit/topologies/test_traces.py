@@ -80,9 +80,9 @@ entries_of_any_kind = st.lists(
         st.sampled_from(["dc1>dc2", "dc1-dc2", "*"]),
         st.builds(
             LinkChange,
-            st.integers(1, 10**11).map(Rate),
+            st.integers(Rate.minimum_bps, 10**11).map(Rate),
             st.none() | st.integers(0, 10**7).map(lambda us: Delay(us * 1000)),
-            st.none() | st.integers(0, 10**6).map(lambda n: Loss(n / 10**6)),
+            st.none() | st.integers(0, 10**6).map(lambda n: Loss(n / 10**6)) | st.just(Loss(0.01, 8.0)),
         ),
         st.just(0),
     ),

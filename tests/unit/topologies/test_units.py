@@ -16,9 +16,9 @@ from topologies.units import Delay, Loss, Rate, Size, Span, UnitError
         ("1.5gbit", 1_500_000_000),
         ("64KBIT", 64_000),
         ("64kbps", 64_000),
-        ("8bit", 8),
+        ("8000bit", 8_000),
         ("1gbps", 10**9),
-        ("0.001kbit", 1),
+        ("0.001mbit", 1_000),
     ],
 )
 def test_rates_are_bits_in_every_spelling(text: str, bps: int) -> None:
@@ -50,13 +50,13 @@ def test_texts_that_are_no_rate(text: str) -> None:
         Rate.parse(text)
 
 
-@pytest.mark.parametrize("text", ["0mbit", "-5mbit", "99999999gbit"])
+@pytest.mark.parametrize("text", ["0mbit", "-5mbit", "99999999gbit", "999bit", "0.5kbit"])
 def test_rates_out_of_range(text: str) -> None:
-    with pytest.raises(UnitError, match=r"not above zero|beyond"):
+    with pytest.raises(UnitError, match=r"not above zero|beyond|below 1kbit"):
         Rate.parse(text)
 
 
-@given(st.integers(1, Rate.maximum_bps))
+@given(st.integers(Rate.minimum_bps, Rate.maximum_bps))
 def test_a_rate_survives_its_text(bps: int) -> None:
     assert Rate.parse(str(Rate(bps))) == Rate(bps)
 
@@ -78,8 +78,8 @@ def test_a_size_survives_its_text(size: int) -> None:
 
 
 def test_texts_are_what_a_person_would_write() -> None:
-    assert [str(Rate(n)) for n in (1, 62_500_000, 100_000_000, 10**9, 1_500_000_000)] == [
-        "1bit",
+    assert [str(Rate(n)) for n in (1_000, 62_500_000, 100_000_000, 10**9, 1_500_000_000)] == [
+        "1kbit",
         "62.5mbit",
         "100mbit",
         "1gbit",
@@ -137,23 +137,65 @@ def test_sizes() -> None:
 
 
 def test_quantities_are_ordered_and_frozen() -> None:
-    assert Rate(5) < Rate(6) and len({Rate(5), Rate(5)}) == 1
+    assert Rate(5000) < Rate(6000) and len({Rate(5000), Rate(5000)}) == 1
     with pytest.raises(AttributeError):
-        Rate(5).bps = 6  # type: ignore[misc]
+        Rate(5000).bps = 6000  # type: ignore[misc]
 
 
-def test_scaling_never_reaches_zero() -> None:
-    assert Rate(100).scaled(0.5) == Rate(50)
-    assert Rate(1).scaled(0.001) == Rate(1)
-    for factor in (0, -1, float("inf"), float("nan")):
+def test_scaling_keeps_to_the_bounds() -> None:
+    assert Rate(10_000).scaled(0.5) == Rate(5_000)
+    for factor in (0, -1, float("inf"), float("nan"), 0.09, 1e-9, 1e11):
         with pytest.raises(UsageError):
-            Rate(100).scaled(factor)
+            Rate(10_000).scaled(factor)
 
 
-def test_links_are_emulated_from_a_kilobit_on() -> None:
-    Rate(1000).require_emulated("link a > b")
-    with pytest.raises(UsageError, match="link a > b has a rate of 999bit, and links are emulated from 1kbit"):
-        Rate(999).require_emulated("link a > b")
+def test_bursty_losses() -> None:
+    loss = Loss.parse("1% burst 8")
+    assert loss == Loss(0.01, 8.0) == Loss.parse(" 1%  bursts 8 ") and str(loss) == "1% burst 8"
+    assert loss.gilbert is not None
+    p, r = loss.gilbert
+    assert r == 1 / 8 and p / (p + r) == pytest.approx(0.01)
+    assert Loss(0.01).gilbert is None
+    assert Loss.parse("50% burst 1").gilbert == (1.0, 1.0), "every other packet"
+    for text, words in (
+        ("1% burst 0.9", "burst of 0.9"),
+        ("1% burst 1e9", "number of packets"),
+        ("1% burst 2000000", "not between"),
+        ("1% burst 8ms", "number of packets"),
+        ("51% burst 1", "cannot come in bursts"),
+        ("100% burst 1000", "cannot come in bursts"),
+        ("101% burst 8", "between 0% and 100%"),
+        ("1 burst 8", "no per cent sign"),
+        ("1% burst", "not a loss"),
+    ):
+        with pytest.raises(UnitError, match=words):
+            Loss.parse(text)
+
+
+@given(st.decimals(0, 50, places=4), st.decimals(1, 1000, places=2))
+def test_a_bursty_loss_survives_its_text(percent: object, burst: object) -> None:
+    loss = Loss.parse(f"{percent}% burst {burst}")
+    assert Loss.parse(str(loss)) == loss and loss.burst == float(str(burst))
+
+
+def test_files_may_write_bursty_losses_as_a_map() -> None:
+    class Model(BaseModel):
+        loss: Loss
+
+    model = Model.model_validate({"loss": {"mean": "1%", "burst": 8}})
+    assert model.loss == Loss(0.01, 8.0)
+    assert Model.model_validate(model.model_dump()) == Model.model_validate_json(model.model_dump_json()) == model
+    for value, words in (
+        ({"mean": "1%"}, "keys mean and burst"),
+        ({"mean": "1%", "burst": 8, "p": 1}, "keys mean and burst"),
+        ({"mean": 0.01, "burst": 8}, "bare number"),
+        ({"mean": "1%", "burst": "8"}, "number of packets"),
+        ({"mean": "1%", "burst": True}, "number of packets"),
+        ({"mean": "1% burst 2", "burst": 8}, "number of packets"),
+        ({"mean": "1%", "burst": float("nan")}, "not between"),
+    ):
+        with pytest.raises(ValidationError, match=words):
+            Model.model_validate({"loss": value})
 
 
 def test_models_take_text_and_refuse_numbers() -> None:

@@ -72,6 +72,7 @@ class CoordinatedJob:
         self._version = 0
         self._announced: list[dict[str, Any]] = []  # policies that have not come into force yet
         self._why: dict[str, Any] = {}
+        self._within = False  # new plans hold for the collective under way as well
         self._every = 0  # plan anew after so many collectives
         self._planned_at = 0
         self._chunk_elements = self._elements = chunk_elements
@@ -128,11 +129,13 @@ class CoordinatedJob:
             self._elements = fields.get("chunk_elements", self._chunk_elements)
             how = policy or self.policy
             self._every, self._planned_at = how.every, self.machine.next_seq
+            self._within = False  # what the segment begins with is no change
             self.run(self.machine.announce_ahead(how.announced))
             if self.decisions is not None:
                 self.decisions.begin(str(fields.get("label", "")))
             if plan is not None:
                 self.set_plan(plan)
+            self._within = how.switch == "within"
             self.segment = str(fields.get("label", ""))
             self.asking.clear()
             options = {} if watch is None else watch.options()
@@ -166,10 +169,16 @@ class CoordinatedJob:
                 raise
 
     def set_plan(self, plan: Plan, why: Mapping[str, Any] = MappingProxyType({"reason": "start"})) -> None:
-        """Use a plan from the next collective on, or from the next one that is not settled."""
+        """Use a plan from the next collective on, or from the next one that is not settled; with `policy: within`
+        for the rest of the latest one too.
+        """
         self._scheduler = plan.scheduler
         self._why = dict(why)
-        self.run(self.machine.set_plan(plan, self._elements, self._hop_paths))
+        if self._within:
+            latest = self.machine.next_seq - 1
+            self.run(self.machine.replan_within(latest, plan, self._elements, self._hop_paths))
+        else:
+            self.run(self.machine.set_plan(plan, self._elements, self._hop_paths))
 
     def abort(self, cause: str) -> None:
         """Stop the job at all sites."""
@@ -277,8 +286,13 @@ class CoordinatedJob:
         issued, now = self.machine.policy, time.monotonic_ns()
         if issued is not None and issued.version != self._version:
             self._version = issued.version
-            entry = {"version": issued.version, "from_seq": issued.from_seq, "issued_ns": now}
-            self._announced.append(entry | self._why)
+            entry = {"version": issued.version, "from_seq": issued.from_seq, "issued_ns": now} | self._why
+            switched = self.machine.switched
+            if switched is not None and switched[0] == issued.version:
+                _, seq, chunk = switched
+                self.policies.append(entry | {"from_seq": seq, "from_chunk": chunk, "monotonic_ns": now})
+            else:
+                self._announced.append(entry)
         while self._announced and self.machine.next_seq > self._announced[0]["from_seq"]:
             self.policies.append({**self._announced.pop(0), "monotonic_ns": now})
 

@@ -15,7 +15,7 @@ Estimator = Literal["off", "published", "unbiased"]
 Replanning = Literal["change", "gain"]
 Prior = Literal["declared", "published"]
 Rule = Literal["off", "threshold", "capacity", "random"]
-Switching = Literal["barrier", "announced"]
+Switching = Literal["barrier", "announced", "within"]
 Failures = Literal["replan", "keep"]
 
 
@@ -122,7 +122,9 @@ class PolicyOptions(BaseModel):
     Attributes:
         switch: `barrier`: the coordinator releases every collective when all sites are ready for it, and a new
             policy holds from the next release on (published); `announced`: policies are settled `ahead`
-            collectives before the slowest site, and sites begin by themselves.
+            collectives before the slowest site, and sites begin by themselves; `within`: as `barrier`, and
+            besides at once for those chunks of the collective under way that no site has begun, which are
+            known where the plan limits the run-ahead (`packing`).
         ahead: how many collectives a site may begin on its own (`announced` only).
         every: plan anew after so many collectives, whatever the rates; 0: never.
         failures: when a link fails or returns, `replan` without and with it, or `keep` the plan.

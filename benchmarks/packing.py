@@ -11,13 +11,16 @@ of `agents.sync.forecast`, `world` the simulated world, where the agents' own ma
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from agents.planning.base import NetworkView, Plan
@@ -25,8 +28,11 @@ from agents.planning.registry import get_scheduler
 from agents.sync.forecast import forecast
 from agents.sync.policy import Policy
 from agents.sync.spec import allreduce
+from testbed.experiments.spec import experiment_from_text
+from testbed.report.measurements import read_run
 from testbed.simulation.bounds import bound
-from testbed.simulation.world import IDEAL, SECOND, World
+from testbed.simulation.run import run_experiment
+from testbed.simulation.world import IDEAL, REALISTIC, SECOND, World
 from topologies.load import topology_from_dict
 from topologies.model import Topology
 
@@ -214,6 +220,56 @@ def table_misjudged(draws: int) -> None:
         )
     for title, replan in (("packing (world)", False), ("packing, one re-plan at 5 % (world)", True)):
         line(title, (replanned_ratio(netstorm_9(k, True), k, replan) for k in range(draws)))
+    for symmetric in (True, False):
+        kind = "equal" if symmetric else "unequal"
+        for switch in ("barrier", "within"):
+            line(
+                f"packing as run, {kind} directions, policy: {switch}",
+                (measured_ratio(netstorm_9(k, symmetric), k, switch) for k in range(draws)),
+            )
+
+
+def measured_ratio(rates: Rates, draw: int, switch: str) -> float:
+    """A whole simulated run: the file declares the misjudged rates, the network has the right ones, the sites
+    measure them, and the coordinator looks each second; over the bound of the right rates, headers taken off.
+    """
+    links = [(f"dc{u + 1}", f"dc{v + 1}", u, v) for u, v in sorted(rates) if u < v]
+    wrong = misjudged(rates, draw, 0.2)
+    declared = {
+        "name": "misjudged",
+        "sites": {f"dc{k + 1}": {} for k in range(9)},
+        "links": [
+            {
+                "endpoints": [a, b],
+                "forward": {"rate": f"{round(wrong[u, v])}bit"},
+                "backward": {"rate": f"{round(wrong[v, u])}bit"},
+            }
+            for a, b, u, v in links
+        ],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        topology = Path(folder, "misjudged.yaml")
+        topology.write_text(json.dumps(declared))
+        change = {"at": "1ms", "action": "link-set"}
+        timeline = [
+            change | {"link": f"{src}>{dst}", "rate": f"{round(rates[arc])}bit"}
+            for a, b, u, v in links
+            for src, dst, arc in ((a, b, (u, v)), (b, a, (v, u)))
+        ]
+        experiment = {
+            "name": "replan",
+            "topology": str(topology),
+            "training": {"model": f"tensor-{ALEXNET}", "iterations": 1},
+            "schedulers": ["packing"],
+            "awareness": {"estimator": "unbiased", "check_period_s": 1, "min_gain": 0.02},
+            "policy": switch,
+            "timeline": timeline,
+        }
+        run_experiment(experiment_from_text(json.dumps(experiment)), Path(folder, "run"))
+        (iterations,) = read_run(Path(folder, "run")).iterations.values()
+    took, limit = iterations[0].synchronisation_s, bound(rates, 4 * ALEXNET).seconds
+    assert took is not None and limit is not None
+    return took * REALISTIC.efficiency / limit
 
 
 def misjudged(rates: Rates, draw: int, error: float) -> Rates:

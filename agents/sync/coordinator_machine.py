@@ -54,6 +54,7 @@ class CoordinatorMachine:
     settled      every collective below this begins at the sites without a release
     aborted      the cause, once the job was stopped
     transfers    under a policy that decides per transfer: what decides them, else None
+    switched     the latest change inside a collective: (version, collective, first chunk), None before
 
     clock        seconds that only grow; needed by such policies alone, for leases: call `on_time` when
                  `next_deadline` comes
@@ -70,6 +71,7 @@ class CoordinatorMachine:
         self.next_seq = 0
         self.settled = 0
         self.aborted: str | None = None
+        self.switched: tuple[int, int, int] | None = None
         self._ahead = 0
         n = len(self.site_names)
         self._ready: dict[int, dict[int, Ready]] = {}
@@ -335,6 +337,7 @@ class CoordinatorMachine:
         if 0 < limit < total:
             fresh = replace(wanted, version=self.version + 1, from_seq=self._first_free)
             self._issued.issue(fresh)
+            self.switched = (fresh.version, switch.seq, limit)
             if self._pending is not None:
                 self._pending = replace(self._pending, version=fresh.version + 1)
         order = SwitchMessage(self.job, -1, switch.seq, "switch", switch.number, limit, total, fresh)

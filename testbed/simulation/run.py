@@ -174,16 +174,26 @@ class SimulatedRun:
 
     def _plan(self, segment: Segment) -> Plan:
         """The segment's first plan, which holds from its first collective on."""
-        world, chunk_elements = self.world, self._training.chunk_elements
+        world = self.world
         if world.measuring is None and not _measured(segment):
-            return world.use(segment.scheduler, chunk_elements)
+            return world.use(segment.scheduler, self._training.chunk_elements)
         planner = get_scheduler(segment.scheduler, self._experiment.topology.site_names)
         return world.measure().begin(
             segment.awareness,
             segment.auxiliary,
             planner.plan,
-            lambda plan: world.use_plan(plan, chunk_elements, "rates" if self._segment is segment else "start"),
+            lambda plan: self._use(plan, "rates" if self._segment is segment else "start"),
         )
+
+    def _use(self, plan: Plan, reason: str) -> None:
+        """From the next collective on, or as the segment's policy says."""
+        world, segment = self.world, self._segment
+        if segment is not None and segment.policy.switch == "within":
+            world.replan_within(
+                world.coordinator.next_seq - 1, plan, self._training.chunk_elements, reason
+            )
+        else:
+            world.use_plan(plan, self._training.chunk_elements, reason)
 
     def _plan_in_turn(self) -> None:
         """`policy: {every: N}`: a new plan after so many collectives, whatever the rates."""
@@ -195,7 +205,7 @@ class SimulatedRun:
             self._draws += 1
             planner = get_scheduler(segment.scheduler, self._experiment.topology.site_names)
             plan = planner.plan(replace(self.world.view(), draw=self._draws))
-            self.world.use_plan(plan, self._training.chunk_elements, "every")
+            self._use(plan, "every")
 
     # ---- links that change
 

@@ -223,8 +223,9 @@ class World:
 
         next_change()
 
-    def replan_within(self, seq: int, plan: Plan, chunk_elements: int) -> None:
+    def replan_within(self, seq: int, plan: Plan, chunk_elements: int, reason: str = "rates") -> None:
         """Use the plan for what no site has begun of collective `seq`, and from then on."""
+        self._why = {"reason": reason}
         self._coordinate(self.coordinator.replan_within(seq, plan, chunk_elements, self._hop_paths))
 
     def begin(self, site: int, spec: CollectiveSpec) -> int:
@@ -345,8 +346,14 @@ class World:
         policy = self.coordinator.policy
         if policy is not None and policy.version != self._version:
             self._version = policy.version
-            entry = {"version": policy.version, "from_seq": policy.from_seq}
-            self._issued.append(entry | {"issued_ns": self.clock.now_ns} | self._why)
+            now = self.clock.now_ns
+            entry = {"version": policy.version, "from_seq": policy.from_seq, "issued_ns": now} | self._why
+            switched = self.coordinator.switched
+            if switched is not None and switched[0] == policy.version:
+                _, seq, chunk = switched
+                self.policies.append(entry | {"from_seq": seq, "from_chunk": chunk, "monotonic_ns": now})
+            else:
+                self._issued.append(entry)
         while self._issued and self.coordinator.next_seq > self._issued[0]["from_seq"]:
             self.policies.append({**self._issued.pop(0), "monotonic_ns": self.clock.now_ns})
         for action in actions:

@@ -226,3 +226,37 @@ def test_a_new_plan_inside_a_collective(make_cluster: Any, everywhere: Everywher
     sites = {k: lambda k=k: work(k) for k in range(3)}
     everywhere({"runner": lambda: conduct(runner, ("packing",))} | sites)
     assert switched == asked == [0, 1, 2]
+
+
+@pytest.mark.timeout(60)
+def test_measured_rates_change_the_plan_inside_a_collective(make_cluster: Any, everywhere: Everywhere) -> None:
+    """Loopback is nothing like the declared network, so the first look already leads to another plan."""
+    cluster = make_cluster("netstorm-9")
+    runner = cluster.runner()
+    runner.open_job(
+        {"job": "job", "sites": dict.fromkeys(cluster.names, 1), "deadline_s": 40, "chunk_elements": 997}
+    )
+    fields = {
+        "label": "x",
+        "scheduler": "packing",
+        "awareness": {"estimator": "unbiased", "check_period_s": 0.05, "replan": "change", "probe_idle_s": 0},
+        "policy": "within",
+    }
+
+    def work(site: int) -> None:
+        with cluster.join(site) as client:
+            client.next_segment()
+            for _ in range(3):
+                sums(client, 300_001)
+            client.next_segment()
+
+    def run() -> dict[str, Any]:
+        done: dict[str, Any] = runner.run_segment("job", fields, timeout=50)
+        runner.close_job("job")
+        return done
+
+    done = everywhere({"runner": run} | {k: lambda k=k: work(k) for k in range(9)})["runner"]
+    inside = [entry for entry in done["policies"] if "from_chunk" in entry]
+    assert inside, done["policies"]
+    assert all(0 < entry["from_chunk"] < 330 and entry["from_seq"] < 3 for entry in inside)
+    assert {entry["reason"] for entry in inside} == {"rates"}

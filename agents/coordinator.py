@@ -26,7 +26,7 @@ from agents.job import JobDescription
 from agents.network_watch import NetworkWatch
 from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from agents.planning.base import NetworkView, Plan
-from agents.planning.registry import get_scheduler
+from agents.planning.registry import get_scheduler, library_of
 from agents.streams import FrameStream
 from agents.views import network_view
 from agents.wire import ProtocolError
@@ -214,6 +214,11 @@ class Coordinator:
         members = tuple(sorted(topology.index(name) for name in wanted.sites))
         names = tuple(topology.site_names[site] for site in members)
         workers = tuple(wanted.sites[name] for name in names)
+        if wanted.scheduler is not None and (library := library_of(wanted.scheduler)):
+            raise UsageError(
+                f"job {wanted.job}: {library} is no scheduler of the agents",
+                hint=f"the workers use it themselves, as init_process_group({library!r})",
+            )
         if min(workers) < 1:
             raise UsageError(f"{names[workers.index(min(workers))]} has no worker in job {wanted.job}")
         await self._agents_of(members)

@@ -11,6 +11,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -19,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agents.compute import Compute
 from agents.local import LocalClient
+from agents.planning.registry import library_of
 from topologies.errors import RunFailedError, StormbedError, UsageError
 
 PERIOD: Final = 251  # prime, so that a shifted or swapped chunk does not look right
@@ -69,6 +72,7 @@ class Segment(BaseModel):
         elements: of the array, or of each of several that are all-reduced at once.
         compute: a declared time between start and ready of an iteration; `real` takes none.
         check: compare every result with what must come out.
+        timeout_s: the longest that one collective of a library of torch's may take; the agents have the job's.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -81,6 +85,7 @@ class Segment(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
     compute: Literal["real"] | Compute = "real"
     check: bool = True
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1800.0
 
     @property
     def scheduler_name(self) -> str:
@@ -101,8 +106,19 @@ def parse_segment(fields: dict[str, Any]) -> Segment:
     return segment
 
 
-def run_segment(client: LocalClient, segment: Segment) -> None:
-    """One segment, with a record an iteration."""
+def over_agents(client: LocalClient, gradients: Sequence[npt.NDArray[Any]]) -> None:
+    """Each array becomes its sum over all ranks."""
+    for handle in [client.allreduce(gradient) for gradient in gradients]:
+        handle.wait()
+
+
+Reduce = Callable[[Sequence[npt.NDArray[Any]]], None]
+"""Replaces each array by its sum over all ranks."""
+
+
+def run_segment(client: LocalClient, segment: Segment, reduce: Reduce | None = None) -> None:
+    """One segment, with a record an iteration; `reduce` sums instead of the agents."""
+    summed = partial(over_agents, client) if reduce is None else reduce
     sizes = segment.elements if isinstance(segment.elements, list) else [segment.elements]
     gradients = [client.empty(size, segment.dtype) for size in sizes]
     wanted = [np.empty(size, segment.dtype) for size in sizes] if segment.check else []
@@ -116,8 +132,7 @@ def run_segment(client: LocalClient, segment: Segment) -> None:
             # Waits out what is left of the time that a model would compute.
             computing.wait(max(0.0, seconds - (time.monotonic_ns() - start_ns) / 1e9))
         ready_ns = time.monotonic_ns()
-        for handle in [client.allreduce(gradient) for gradient in gradients]:
-            handle.wait()
+        summed(gradients)
         done_ns = time.monotonic_ns()
         for number, (gradient, right) in enumerate(zip(gradients, wanted, strict=False)):
             expected(client.world_size, iteration, segment.seed + number, right)
@@ -136,8 +151,18 @@ def run_segment(client: LocalClient, segment: Segment) -> None:
         )
 
 
-def main() -> int:
-    """Serve segments until there are no more; the exit status tells how it went."""
+def agents_only(client: LocalClient, segment: Segment) -> Reduce | None:
+    """The agents sum every segment; one that names a library of torch's is refused."""
+    if library := library_of(segment.scheduler) if segment.scheduler else "":
+        raise UsageError(f"segment {segment.label!r}: {library} needs workers that have torch")
+    return None
+
+
+def serve(choose: Callable[[LocalClient, Segment], Reduce | None] = agents_only) -> int:
+    """Serve segments until there are no more; the exit status tells how it went.
+
+    `choose` is asked for each segment what sums its arrays, None for the agents.
+    """
     try:
         client = LocalClient.from_env()
     except StormbedError as error:
@@ -145,7 +170,8 @@ def main() -> int:
         return error.exit_code
     try:
         while (fields := client.next_segment()) is not None:
-            run_segment(client, parse_segment(fields))
+            segment = parse_segment(fields)
+            run_segment(client, segment, choose(client, segment))
     except StormbedError as error:
         client.abort(str(error))
         sys.stderr.write(f"numpy worker {client.rank} (pid {os.getpid()}): {error}\n")
@@ -158,4 +184,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(serve())

@@ -8,7 +8,6 @@ scheduler that carries its gradients; on `gloo` the processes speak to each othe
 from __future__ import annotations
 
 import json
-import random
 import secrets
 import threading
 import time
@@ -20,19 +19,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from agents.control import CoordinatorClient
+from agents.planning.registry import library_of
 from testbed.api import Testbed
 from testbed.experiments.manifest import WorkerRow
 from testbed.experiments.workers import RunningWorker, Workers, describe_end
+from testbed.meeting import choose_port, meeting
 from testbed.torchrun_site import BACKEND, COMMAND, DIRECTORY, GLOO, STORMBED
-from topologies import addressing
 from topologies.errors import DeadlineError, RunFailedError, StormbedError, UsageError
 from topologies.files import open_file
 
 BACKENDS: Final = (STORMBED, GLOO)
 LOGS: Final = "torchrun"
 POLL_S: Final = 0.1
-# Below the ephemeral range, so that no connection of the testbed's own holds the port.
-PORTS: Final = range(29500, 30500)
 # A worker's end is seen before its exit code is written; and those who lost a peer end a moment later.
 SETTLE_S: Final = 0.3
 OUTPUTS: Final = ("stdout", "stderr")
@@ -74,6 +72,9 @@ class Launch:
         open_file(self.script).close()
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"{self.workers} workers a site", hint="at least 1")
+        library = library_of(self.scheduler) if self.backend == STORMBED else ""
+        if library:
+            raise UsageError(f"{library} is no scheduler of the agents", hint=f"--backend {library}")
 
 
 def rows(sites: Mapping[str, int]) -> tuple[WorkerRow, ...]:
@@ -93,17 +94,13 @@ def environment(
         sites: each site's workers, in the topology's order.
     """
     index = list(sites).index(row.site)
-    interface = addressing.host_intf(index)
     return {
         "RANK": str(row.rank),
         "WORLD_SIZE": str(sum(sites.values())),
         "LOCAL_RANK": str(row.worker),
         "LOCAL_WORLD_SIZE": str(sites[row.site]),
         "GROUP_RANK": str(index),
-        "MASTER_ADDR": addressing.wan_ip(0),
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": interface,
-        "TP_SOCKET_IFNAME": interface,
+        **meeting(index, port),
         # Workers of many sites share few cores: more threads only fight for them.
         "OMP_NUM_THREADS": "1",
         "STORMBED_JOB": job,
@@ -137,7 +134,7 @@ def torchrun(testbed: Testbed, launch: Launch, folder: Path, on_line: OnLine | N
     launch.check()
     sites = {name: launch.workers or site.workers for name, site in testbed.topology.sites.items()}
     job = f"torchrun-{launch.script.stem}-{secrets.token_hex(3)}"
-    port = launch.port if launch.port is not None else random.choice(PORTS)
+    port = launch.port if launch.port is not None else choose_port()
     tails = _Tails(on_line)
     workers = Workers(testbed.ssh_config)
 

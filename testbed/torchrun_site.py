@@ -7,6 +7,7 @@ module never imports torch: a script that does without pays nothing.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib.abc
 import importlib.machinery
@@ -15,10 +16,11 @@ import json
 import os
 import runpy
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 # The variables that carry what to run; the script may read STORMBED_BACKEND for itself.
 COMMAND: Final = "STORMBED_SCRIPT"
@@ -104,7 +106,38 @@ def main() -> None:
     sys.argv = [script, *arguments]
     # `-m` puts the working directory first; a script finds its own neighbours there.
     sys.path[0] = str(Path(script).parent)
-    runpy.run_path(script, run_name="__main__")
+    status = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as asked:
+        status = exit_status(asked.code)
+    if "torch" in sys.modules:
+        end(status)
+    sys.exit(status)
+
+
+def exit_status(code: object) -> int:
+    """What `sys.exit(code)` makes of its argument; words go to stderr, as there."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def end(status: int) -> NoReturn:
+    """End as Python does after a script, but for taking the interpreter apart.
+
+    A thread of gloo may let go of its last tensor a moment after the script has ended. It needs the interpreter
+    for that, and where that is half gone, the C++ runtime aborts the process ("terminate called without an active
+    exception", one run in ten here), after everything has been done well. github.com/pytorch/pytorch/pull/179291
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from agents.planning import gloo
 from agents.planning.base import LINK_ORDERS, Scheduler
 from agents.planning.greedw import GreedW
 from agents.planning.mlnet import MlNet
@@ -61,6 +62,8 @@ class Entry:
               registry serves for all of them
     fixed     options that the name itself stands for (star-best: server best)
     per_transfer  decides while a collective runs instead of planning ahead, so it has no order of links
+    library   the workers' own library that exchanges gradients instead of the agents in the emulated world;
+              what it plans is only a model of that library, and no option of the agents' applies
     """
 
     name: str
@@ -70,6 +73,7 @@ class Entry:
     options: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     per_transfer: bool = False
+    library: str = ""
 
 
 _ENTRIES: dict[str, Entry] = {}
@@ -85,9 +89,11 @@ def _register(
     options: tuple[str, ...],
     *,
     per_transfer: bool = False,
+    library: str = "",
     **fixed: Any,
 ) -> None:
-    _ENTRIES[name] = Entry(name, summary, Style(colour, marker), factory, options, fixed, per_transfer)
+    style = Style(colour, marker)
+    _ENTRIES[name] = Entry(name, summary, style, factory, options, fixed, per_transfer, library)
 
 
 # Colours from the palette of Okabe and Ito, which colour-blind readers can tell apart.
@@ -160,11 +166,32 @@ _register(
     PackingScheduler.from_options,
     ("gap", "rounds", "latency", "run_ahead", "roots"),
 )
+_register(
+    gloo.NAME,
+    "PyTorch's own all-reduce over gloo, without the agents",
+    "#7F4F24",
+    "d",
+    gloo.Gloo.from_options,
+    (),
+    library=gloo.NAME,
+)
 
 
 def scheduler_names() -> tuple[str, ...]:
-    """The names under which schedulers are shown, in the order of figures and tables; outside ones last."""
-    return (*_ENTRIES, *sorted(_outside(tuple(sys.path))))
+    """The schedulers that the agents carry out, in the order of figures and tables; outside ones last."""
+    ours = (name for name, entry in _ENTRIES.items() if not entry.library)
+    return (*ours, *sorted(_outside(tuple(sys.path))))
+
+
+def library_names() -> tuple[str, ...]:
+    """The schedulers that stand for a library of the workers' own, which the agents have no part in."""
+    return tuple(name for name, entry in _ENTRIES.items() if entry.library)
+
+
+def library_of(spec: SchedulerSpec) -> str:
+    """The library that exchanges gradients instead of the agents; empty for what the agents carry out."""
+    entry = _try_entry(_read(spec)[0])
+    return "" if entry is None else entry.library
 
 
 def scheduler_summary(name: str) -> str:
@@ -191,7 +218,8 @@ def get_scheduler(spec: SchedulerSpec, site_names: Sequence[str]) -> Scheduler:
     """
     name, options = _read(spec)
     entry = _entry(name)
-    ours = entry.options if entry.per_transfer else (*entry.options, LINK_ORDER)
+    plans_ahead = not entry.per_transfer and not entry.library
+    ours = (*entry.options, LINK_ORDER) if plans_ahead else entry.options
     for option in options:
         if option not in ours:
             known = ", ".join(ours) or "none"
@@ -228,7 +256,7 @@ def _read(spec: SchedulerSpec) -> tuple[str, dict[str, Any]]:
 def _entry(name: str) -> Entry:
     entry = _try_entry(name)
     if entry is None:
-        names = (*_ALIASES, *scheduler_names())
+        names = (*_ALIASES, *scheduler_names(), *library_names())
         raise UsageError(f"unknown scheduler {name!r}", hint=nearest(name, names))
     return entry
 

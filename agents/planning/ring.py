@@ -54,19 +54,22 @@ class Ring:
 
     def plan(self, network: NetworkView) -> Plan:
         """One chain pair for every site, equal shares."""
-        ring = ring_order(network, self.order)
-        n = len(ring)
-        trees = []
-        for k, root in enumerate(ring):
-            parents: list[int | None] = [None] * n
-            pull: list[int | None] = [None] * n
-            for i, site in enumerate(ring):
-                if i != k:
-                    parents[site], pull[site] = ring[(i + 1) % n], ring[i - 1]
-            length = math.fsum(network.hop_cost(v, p) for v, p in enumerate(parents) if p is not None)
-            score = 1 / length if length else 0.0
-            trees.append(Tree(root, 1 / n, score, tuple(parents), tuple(pull)))
-        return Plan(self.name, tuple(trees), cut="smooth")
+        return Plan(self.name, chains(network, ring_order(network, self.order)), cut="smooth")
+
+
+def chains(network: NetworkView, ring: Sequence[int]) -> tuple[Tree, ...]:
+    """The chain pair of every site, for sites that each send to the next in `ring`."""
+    n = len(ring)
+    trees = []
+    for k, root in enumerate(ring):
+        parents: list[int | None] = [None] * n
+        pull: list[int | None] = [None] * n
+        for i, site in enumerate(ring):
+            if i != k:
+                parents[site], pull[site] = ring[(i + 1) % n], ring[i - 1]
+        length = math.fsum(network.hop_cost(v, p) for v, p in enumerate(parents) if p is not None)
+        trees.append(Tree(root, 1 / n, 1 / length if length else 0.0, tuple(parents), tuple(pull)))
+    return tuple(trees)
 
 
 def ring_order(network: NetworkView, order: str) -> tuple[int, ...]:

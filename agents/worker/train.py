@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from agents.local import GRACE_SECONDS, LocalClient
 from agents.worker.backend import Options
+from agents.worker.gloo import Gloo, explain, meeting
 from agents.worker.parameters import digest, save
 from agents.worker.process_group import BACKEND, StormbedProcessGroup
 from agents.worker.segment import Segment, parse_segment
@@ -36,9 +37,13 @@ class Program:
         client: joined to the job.
         group: all workers of the job, over that client.
         out: where saved parameters go; None refuses segments that want them saved.
+        gloo: for segments that name it; None refuses them.
     """
 
-    def __init__(self, client: LocalClient, group: StormbedProcessGroup, out: Path | None) -> None:
+    def __init__(
+        self, client: LocalClient, group: StormbedProcessGroup, out: Path | None, gloo: Gloo | None = None
+    ) -> None:
+        self._gloo = gloo
         self._client = client
         self._group = group
         self._out = out
@@ -71,7 +76,7 @@ class Program:
                 )
             same_data = previous is not None and previous.first.data_key == segment.data_key
             dataset = previous.dataset if previous is not None and same_data else None
-            self._training = Training(self._group, self._client.site, segment, dataset)
+            self._training = Training(self._group, self._client.site, segment, dataset, self._gloo)
         assert self._training is not None
         return self._training
 
@@ -113,9 +118,11 @@ def train() -> None:
     torch.set_num_threads(threads(dict(os.environ)))
     out = os.environ.get("STORMBED_OUT")
     with LocalClient.from_env() as client:
+        store = meeting(os.environ, client.rank, client.world_size)
+        gloo = Gloo(client.rank, client.world_size, store)
         dist.init_process_group(
             BACKEND,
-            store=dist.HashStore(),
+            store=store,
             rank=client.rank,
             world_size=client.world_size,
             pg_options=Options(client),
@@ -123,12 +130,14 @@ def train() -> None:
         group = dist.group.WORLD
         assert isinstance(group, StormbedProcessGroup)
         try:
-            Program(client, group, Path(out) if out else None).run()
+            Program(client, group, Path(out) if out else None, gloo).run()
         except RuntimeError as error:
             # From DDP the cause comes wrapped in the stack of a callback in C++.
-            if group.failure is None:
-                raise
-            raise RunFailedError(str(group.failure)) from error
+            if group.failure is not None:
+                raise RunFailedError(str(group.failure)) from error
+            if gloo.used:
+                raise explain(error) from error
+            raise
         finally:
             dist.destroy_process_group()
 

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -17,12 +18,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from agents.compute import ComputeTime
 from agents.data import Batches, Dataset, load_dataset
+from agents.planning.registry import library_of
+from agents.worker.gloo import Gloo
 from agents.worker.models import build_model
 from agents.worker.parameters import Arrays, parameters_of
 from agents.worker.process_group import StormbedProcessGroup
 from agents.worker.segment import Segment
 from agents.worker.work import Record
 from topologies.errors import UsageError
+
+Hook = Callable[[dist.GradBucket], torch.futures.Future[torch.Tensor]]
+"""What DDP calls with a bucket of gradients that is full; the future holds their mean."""
 
 MIB: Final = 1024 * 1024
 _FLOATING: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -62,26 +68,26 @@ def make_optimizer(model: nn.Module, segment: Segment) -> torch.optim.Optimizer:
 class Pace:
     """Holds back the last gradients of an iteration until its declared compute time is over."""
 
-    def __init__(self, group: StormbedProcessGroup, compute: ComputeTime, seed: int) -> None:
-        self._group = group
+    def __init__(self, rank: int, compute: ComputeTime, seed: int, send: Hook) -> None:
+        self._rank = rank
         self._compute = compute
         self._seed = seed
+        self._send = send
         self._until_ns = 0
         self.computed_ns = 0
 
     def begin(self, iteration: int, start_ns: int) -> None:
-        seconds = self._compute.draw(self._seed, self._group.rank(), iteration)
+        seconds = self._compute.draw(self._seed, self._rank, iteration)
         self._until_ns = start_ns + round(seconds * 1e9)
 
     def hook(self, _state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """DDP's communication hook: what it does without a hook, later."""
+        """DDP's communication hook: `send`, later."""
         if bucket.is_last():
             now = time.monotonic_ns()
             self.computed_ns = now
             if now < self._until_ns:
                 time.sleep((self._until_ns - now) / 1e9)
-        future: torch.futures.Future[torch.Tensor] = default_hooks.allreduce_hook(self._group, bucket)
-        return future
+        return self._send(bucket)
 
 
 class Training:
@@ -92,12 +98,19 @@ class Training:
         site: this worker's site, for compute times per site.
         segment: the first segment, which decides model, data and order.
         dataset: already loaded data, or None.
+        gloo: exchanges the gradients of segments that name it; without it they are refused.
     """
 
     def __init__(
-        self, group: StormbedProcessGroup, site: str, segment: Segment, dataset: Dataset | None = None
+        self,
+        group: StormbedProcessGroup,
+        site: str,
+        segment: Segment,
+        dataset: Dataset | None = None,
+        gloo: Gloo | None = None,
     ) -> None:
         self._group = group
+        self._gloo = gloo
         self._site = site
         self.first = segment
         self.history: list[Segment] = []
@@ -121,12 +134,26 @@ class Training:
         for options in self._optimizer.param_groups:
             options["lr"] = segment.lr
         self._group.take_records()
+        group, hook, take = self._exchange(segment)
         pace = None
         if segment.compute != "real":
-            pace = Pace(self._group, segment.compute.at(self._site), segment.seed)
-        replica = self._replica(segment, pace)
+            send = hook or partial(default_hooks.allreduce_hook, group)
+            pace = Pace(self._group.rank(), segment.compute.at(self._site), segment.seed, send)
+        replica = self._replica(segment, group, pace.hook if pace is not None else _as_ddp_has_it(hook))
         for number in range(segment.iterations):
-            yield self._step(replica, segment, number, pace)
+            yield self._step(replica, segment, number, pace, take)
+
+    def _exchange(
+        self, segment: Segment
+    ) -> tuple[dist.ProcessGroup, Hook | None, Callable[[], Sequence[Record]]]:
+        """What exchanges the gradients: its group, a hook where DDP alone would leave no record, the records."""
+        if not segment.scheduler or not (library := library_of(segment.scheduler)):
+            return self._group, None, self._group.take_records
+        if self._gloo is None:
+            raise UsageError(f"segment {segment.label!r}: these workers have no {library}")
+        group = self._gloo.group(segment.timeout_s)
+        self._gloo.take_records()
+        return group, self._gloo.hook, self._gloo.take_records
 
     def _check_continues(self, segment: Segment) -> None:
         for name in ("model", "data", "batch", "seed", "optimizer", "momentum"):
@@ -137,21 +164,28 @@ class Training:
                     hint="set fresh: true",
                 )
 
-    def _replica(self, segment: Segment, pace: Pace | None) -> DistributedDataParallel:
+    def _replica(
+        self, segment: Segment, group: dist.ProcessGroup, hook: Callable[..., Any] | None
+    ) -> DistributedDataParallel:
         cap = segment.bucket_cap_mb
         if cap is None:
             cap = sum(p.numel() * p.element_size() for p in self.model.parameters()) / MIB + 1
         # Every worker draws the same first weights from the seed, so they are not sent through the network:
         # that would be a broadcast of the whole model in front of every segment.
         replica = DistributedDataParallel(
-            self.model, process_group=self._group, bucket_cap_mb=math.ceil(cap), init_sync=False
+            self.model, process_group=group, bucket_cap_mb=math.ceil(cap), init_sync=False
         )
-        if pace is not None:
-            replica.register_comm_hook(None, pace.hook)
+        if hook is not None:
+            replica.register_comm_hook(None, hook)
         return replica
 
     def _step(
-        self, replica: DistributedDataParallel, segment: Segment, number: int, pace: Pace | None
+        self,
+        replica: DistributedDataParallel,
+        segment: Segment,
+        number: int,
+        pace: Pace | None,
+        take: Callable[[], Sequence[Record]],
     ) -> Iteration:
         images, labels = self._batches.of(self._iterations, self._group.rank())
         x, y = torch.from_numpy(images), torch.from_numpy(labels)
@@ -164,7 +198,7 @@ class Training:
         self._optimizer.step()
         end = time.monotonic_ns()
         self._iterations += 1
-        gradients = _gradients(self._group.take_records())
+        gradients = _gradients(take())
         ready = max(r.submitted_ns for r in gradients)
         measured = segment.eval_every and (number + 1) % segment.eval_every == 0 and self._group.rank() == 0
         return Iteration(
@@ -177,6 +211,17 @@ class Training:
             computed_ns=(pace.computed_ns if pace is not None else ready) - start,
             accuracy=accuracy(self.model, self.dataset) if measured else None,
         )
+
+
+def _as_ddp_has_it(hook: Hook | None) -> Callable[..., Any] | None:
+    """The hook with the arguments and annotations that DDP asks for."""
+    if hook is None:
+        return None
+
+    def with_state(_state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return hook(bucket)
+
+    return with_state
 
 
 def _gradients(records: Sequence[Record]) -> list[Record]:

@@ -25,6 +25,7 @@ from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.schema import Compute
 from testbed.experiments.spec import LoadedExperiment, Segment
 from testbed.experiments.workers import Workers, describe_end
+from testbed.meeting import choose_port, meeting
 from testbed.report.measurements import read_run
 from testbed.runner import run as run_command
 from testbed.telemetry.export import export_window
@@ -65,6 +66,7 @@ class EmulatedRun:
         self._client = SupervisorClient(testbed.name)
         self._links = LinkRecorder(self._client, run)
         self._changes = LinkChanges(experiment, self._client, run)
+        self._port = choose_port()
 
     def execute(self) -> None:
         """Run all segments. However it ends, nothing is left running and the run directory tells it.
@@ -159,7 +161,7 @@ class EmulatedRun:
 
     def _start_workers(self) -> None:
         rows = self._run.manifest.workers
-        module = "agents.numpy_worker" if self._experiment.spec.training.numpy_only else "agents.worker.train"
+        module = worker_module(self._experiment)
         self._say(f"starting {len(rows)} workers ({module}) over SSH")
         self._workers.start(rows, module, self._environment, self._folder)
         self._run.events.write(
@@ -194,7 +196,9 @@ class EmulatedRun:
         return self._run.worker(row.site, row.worker)
 
     def _environment(self, row: WorkerRow) -> Mapping[str, str]:
-        return {
+        site = self._experiment.topology.index(row.site)
+        where = meeting(site, self._port) if self._experiment.libraries else {}
+        return where | {
             "STORMBED_RUN_DIR": str(self._testbed.run_dir),
             "STORMBED_SITE": row.site,
             "STORMBED_JOB": self._job,
@@ -355,6 +359,13 @@ class EmulatedRun:
                 export_window(client, self._run.manifest.started_s, time.time(), self._run.path)
         except (StormbedError, OSError) as error:
             self._run.note(f"the metrics could not be kept: {error}")
+
+
+def worker_module(experiment: LoadedExperiment) -> str:
+    """The program of the workers: with torch where a model is trained, or where a library of torch's has a turn."""
+    if not experiment.spec.training.numpy_only:
+        return "agents.worker.train"
+    return "agents.worker.tensors" if experiment.libraries else "agents.numpy_worker"
 
 
 def compute_message(compute: Compute) -> str | dict[str, Any]:

@@ -46,7 +46,8 @@ class Segment:
     """One scheduler's turn in one repeat; `label` is unique in the run, `shown` is the scheduler's.
 
     `elements` is what every worker hands over each iteration. A `tensor-` model of several sizes gives one
-    segment a size, shown as `netstorm/2000000`.
+    segment a size, shown as `netstorm/2000000`. `library` is what exchanges gradients instead of the agents, such as
+    gloo; empty for their own schedulers.
     """
 
     label: str
@@ -60,6 +61,7 @@ class Segment:
     awareness: AwarenessOptions = field(default_factory=AwarenessOptions)
     auxiliary: AuxiliaryOptions = field(default_factory=AuxiliaryOptions)
     policy: PolicyOptions = field(default_factory=PolicyOptions)
+    library: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ class LoadedExperiment:
             random.Random(f"order of turns {self.spec.seed + repeat}").shuffle(of_repeat)
             turns += of_repeat
         return tuple(turns)
+
+    @property
+    def libraries(self) -> frozenset[str]:
+        """What exchanges gradients instead of the agents in some segment, such as gloo."""
+        return frozenset(segment.library for segment in self.segments if segment.library)
 
     @property
     def changes(self) -> bool:
@@ -264,7 +271,7 @@ def _check_network_options(document: Document, spec: Experiment) -> None:
 
 
 def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> tuple[Segment, ...]:
-    from agents.planning.registry import get_scheduler
+    from agents.planning.registry import get_scheduler, library_of
 
     if spec.tuners:
         return _plan_turns(document, spec, topology)
@@ -274,6 +281,8 @@ def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> 
     for number, entry in enumerate(spec.schedulers):
         try:
             name = entry.label or get_scheduler(entry.scheduler, topology.site_names).name
+            if library := library_of(entry.scheduler):
+                _check_library(library, entry, spec, topology)
         except (UsageError, CannotHonourError) as error:
             raise document.error(("schedulers", number), error.message, hint=error.hint) from None
         if name in shown:
@@ -287,6 +296,7 @@ def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> 
     segments: list[Segment] = []
     for repeat in range(spec.repeats):
         for name, entry in zip(shown, spec.schedulers, strict=True):
+            library = library_of(entry.scheduler)
             for size in sizes:
                 sized = f"{name}/{size}" if len(sizes) > 1 else name
                 segments.append(
@@ -299,9 +309,25 @@ def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> 
                         iterations=entry.iterations or spec.training.iterations,
                         warmup=entry.warmup,
                         seed=spec.seed + repeat,
-                        awareness=entry.awareness or spec.awareness,
-                        auxiliary=entry.auxiliary or spec.auxiliary,
-                        policy=entry.policy or spec.policy,
+                        # No chunk of the agents is under way to be measured, or to take another path.
+                        awareness=AwarenessOptions() if library else entry.awareness or spec.awareness,
+                        auxiliary=AuxiliaryOptions() if library else entry.auxiliary or spec.auxiliary,
+                        policy=PolicyOptions() if library else entry.policy or spec.policy,
+                        library=library,
                     )
                 )
     return tuple(segments)
+
+
+def _check_library(library: str, entry: SchedulerEntry, spec: Experiment, topology: Topology) -> None:
+    """Raise UsageError where a library cannot do what an entry asks for."""
+    for key, given in (("awareness", entry.awareness), ("auxiliary", entry.auxiliary)):
+        if given is not None and given.on:
+            raise UsageError(f"{library} exchanges gradients without the agents, so it has no {key}")
+    crowded = [name for name, site in topology.sites.items() if site.workers > 1]
+    if spec.world == "simulated" and crowded:
+        raise UsageError(
+            f"the simulated world knows {library} with one worker a site; {crowded[0]} has "
+            f"{topology.sites[crowded[0]].workers}",
+            hint="use world: emulated, or leave it out",
+        )

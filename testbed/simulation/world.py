@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from agents.declared_network import DeclaredNetwork
 from agents.planning.base import NetworkView, Plan
-from agents.planning.registry import SchedulerSpec, get_scheduler
+from agents.planning.registry import SchedulerSpec, get_scheduler, library_of
 from agents.sync.actions import Complete, CoordinatorAction, Deliver, Failed, Send, SendControl, SiteAction
 from agents.sync.coordinator_machine import CoordinatorMachine
 from agents.sync.messages import ToCoordinator, ToSite
@@ -162,17 +162,29 @@ class World:
     def use(self, scheduler: SchedulerSpec, chunk_elements: int) -> Plan:
         """Plan with the declared rates; the plan holds from the next collective on."""
         plan = get_scheduler(scheduler, self.topology.site_names).plan(self.view())
-        self.use_plan(plan, chunk_elements)
+        # Other libraries know no path but the primary.
+        self.use_plan(plan, chunk_elements, hop_paths={} if library_of(scheduler) else None)
         return plan
 
     def announce_ahead(self, ahead: int) -> None:
         """How policies come into force from now on: 0 is the barrier."""
         self._coordinate(self.coordinator.announce_ahead(ahead))
 
-    def use_plan(self, plan: Plan, chunk_elements: int, reason: str = "start") -> None:
-        """The plan holds from the next collective on, or from the next one that is not settled."""
+    def use_plan(
+        self,
+        plan: Plan,
+        chunk_elements: int,
+        reason: str = "start",
+        *,
+        hop_paths: Mapping[tuple[int, int], int] | None = None,
+    ) -> None:
+        """The plan holds from the next collective on, or from the next one that is not settled.
+
+        Its hops take the direct links of neighbours, unless `hop_paths` says otherwise.
+        """
         self._why = {"reason": reason}
-        self._coordinate(self.coordinator.set_plan(plan, chunk_elements, self._hop_paths))
+        paths = self._hop_paths if hop_paths is None else dict(hop_paths)
+        self._coordinate(self.coordinator.set_plan(plan, chunk_elements, paths))
 
     def measure(self) -> Measuring:
         """From now on chunks are timed and may take detours, as each segment's options ask for."""

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from testbed.experiments.run import first_difference, free_name, run_experiment, same_network
-from testbed.experiments.spec import experiment_from_text
+from testbed.experiments.spec import experiment_from_text, open_experiment
 from testbed.report.bounds import bound_seconds
 from testbed.report.compare import compare_runs
 from testbed.report.measurements import read_run
 from testbed.report.summary import summarise_run
-from topologies.errors import CannotHonourError
+from topologies.errors import CannotHonourError, InvalidFileError
 from topologies.load import load_topology, topology_from_dict
 
 TEXT = """
@@ -81,3 +81,62 @@ def test_an_emulated_run_without_root_is_refused_before_anything_is_made(
     with pytest.raises(CannotHonourError, match="an emulated run needs root"):
         run_experiment(experiment, out=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+GLOO = """
+name: baseline
+topology: {topology}
+training: {{model: tensor-300k, iterations: 2, chunk_elements: 10000}}
+schedulers: [gloo, ring]
+world: simulated
+"""
+
+
+def test_gloo_is_simulated_as_its_ring(tmp_path: Path) -> None:
+    """The slowest hop of the ring from each rank to the one before it sets the pace, over primary paths."""
+    (tmp_path / "three.yaml").write_text(
+        "name: three\nsites: {a: {}, b: {}, c: {}}\nlinks:\n"
+        "  - {endpoints: [a, b], rate: 100mbit, backward: {rate: 50mbit}}\n"
+        "  - {endpoints: [b, c], rate: 100mbit}\n"
+        "  - {endpoints: [c, a], rate: 100mbit}\n"
+    )
+    (tmp_path / "e.yaml").write_text(GLOO.format(topology="three.yaml"))
+    experiment = open_experiment(tmp_path / "e.yaml")
+    assert experiment.libraries == {"gloo"}
+    result = summarise_run(read_run(run_experiment(experiment, out=tmp_path / "runs")), bound_seconds)
+    gloo, ring = result.schedulers
+    assert gloo.synchronisation is not None
+    assert ring.synchronisation is not None
+    # b > a has 50 Mbit/s and is the hop of rank 1 to rank 0: 4/3 of 1.2 MB, with 94 % of the rate for payload. The
+    # ring the other way round has 100 Mbit/s everywhere.
+    least = 9.6e6 * 4 / 3 / (0.94 * 50e6)
+    assert least < gloo.synchronisation.mean < 1.15 * least
+    assert ring.synchronisation.mean < 0.6 * gloo.synchronisation.mean
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"topology": "crowded.yaml"}, "knows gloo with one worker a site; b has 2"),
+        (
+            {"schedulers": [{"name": "gloo", "awareness": {"estimator": "unbiased"}}], "world": "emulated"},
+            "gloo exchanges gradients without the agents, so it has no awareness",
+        ),
+        ({"schedulers": [{"name": "gloo", "options": {"k": 1}}]}, "gloo has no option 'k'"),
+    ],
+)
+def test_what_gloo_cannot_do_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    (tmp_path / "crowded.yaml").write_text(
+        "name: crowded\nsites: {a: {}, b: {workers: 2}}\nlinks: [{endpoints: [a, b], rate: 50mbit}]\n"
+    )
+    (tmp_path / "e.yaml").write_text(GLOO.format(topology="pair"))
+    with pytest.raises(InvalidFileError, match=message):
+        open_experiment(tmp_path / "e.yaml", change)
+
+
+def test_links_are_not_measured_while_gloo_has_its_turn(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(GLOO.format(topology="pair"))
+    measured = {"world": "emulated", "awareness": {"estimator": "unbiased"}}
+    gloo, ring = open_experiment(tmp_path / "e.yaml", measured).segments
+    assert (gloo.library, gloo.awareness.on) == ("gloo", False)
+    assert (ring.library, ring.awareness.on) == ("", True)

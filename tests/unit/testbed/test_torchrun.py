@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -76,3 +78,56 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> Non
         Launch(script, backend="nccl").check()
     with pytest.raises(UsageError, match="0 workers"):
         Launch(script, workers=0).check()
+
+
+ENDS = """
+import atexit, concurrent.futures, sys, threading, types
+sys.modules["torch"] = types.ModuleType("torch")  # so that the process is ended as one that used torch
+
+class Late:
+    def __del__(self):
+        print("taken apart")
+
+late = Late()
+late.itself = late  # only taking the interpreter apart ends it
+atexit.register(print, "at exit")
+threading.Timer(0.05, print, ["the last thread"]).start()
+concurrent.futures.ThreadPoolExecutor().submit(print, "the pool")
+print("the script", *sys.argv[1:])
+sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize(("code", "status", "said"), [("None", 0, ""), ("3", 3, ""), ("'no data'", 1, "no data\n")])
+def test_a_script_ends_as_python_ends_it_but_takes_nothing_apart(
+    tmp_path: Path, code: str, status: int, said: str
+) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS.replace("{code}", code))
+    environment = {
+        "STORMBED_SCRIPT": json.dumps([str(script), "--x"]),
+        "STORMBED_CWD": str(tmp_path),
+        "STORMBED_BACKEND": "gloo",
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed.torchrun_site"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (status, said)
+    lines = done.stdout.splitlines()
+    assert sorted(lines) == ["at exit", "the last thread", "the pool", "the script --x"]
+    assert lines[-1] == "at exit"
+
+
+def test_gloo_is_a_backend_and_no_scheduler_of_the_agents(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(UsageError, match="gloo is no scheduler of the agents") as caught:
+        Launch(script, scheduler="gloo").check()
+    assert caught.value.hint == "--backend gloo"
+    Launch(script, backend="gloo", scheduler="gloo").check()

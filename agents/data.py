@@ -1,6 +1,7 @@
 """The data of experiments, and who trains on what.
 
-Every source gives images of 28x28 in [0, 1] or near it and labels 0..9, the same at every worker.
+Every source gives images of 28x28 in [0, 1] or near it, or texts as rows of numbers of words, and labels 0..9, the
+same at every worker.
 
 The order of training is one endless stream of samples: epoch after epoch, each in an order drawn from the
 seed. With B samples a worker and N workers, iteration t takes the B*N samples from t*B*N on, and rank r the
@@ -14,16 +15,18 @@ import gzip
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from agents.npz import read_arrays
+from agents.text import VOCABULARY, load_docstrings
 from topologies.errors import CannotHonourError, InvalidFileError, UsageError
 
 SIDE: Final = 28
 CLASSES: Final = 10
-SOURCES: Final = ("digits", "synthetic")
+SHORTEST_TEXT: Final = 5  # what the widest filter of TextCNN reads at once
+SOURCES: Final = ("digits", "synthetic", "docstrings")
 DIGITS_TEST: Final = 297
 SYNTHETIC_TRAIN: Final = 4096
 SYNTHETIC_TEST: Final = 512
@@ -33,34 +36,46 @@ Images = np.ndarray[Any, np.dtype[np.float32]]
 Labels = np.ndarray[Any, np.dtype[np.int64]]
 
 
+Texts = np.ndarray[Any, np.dtype[np.int64]]
+Kind = Literal["images", "text"]
+
+
 @dataclass(frozen=True)
 class Dataset:
-    """Images (n, 1, 28, 28) float32 and labels (n,) int64, for training and for testing."""
+    """Images (n, 1, 28, 28) float32 or texts (n, length) int64, and labels (n,) int64, for training and testing."""
 
     name: str
-    train_x: Images
+    train_x: Images | Texts
     train_y: Labels
-    test_x: Images
+    test_x: Images | Texts
     test_y: Labels
 
 
-def load_dataset(source: str, seed: int = 0) -> Dataset:
+def load_dataset(source: str, seed: int = 0, kind: Kind = "images") -> Dataset:
     """Loads by name or path.
 
     Args:
         source: `digits` (the 1,797 handwritten digits of scikit-learn, 8x8, enlarged to 28x28; 1,500 to
-            train, 297 to test), `synthetic` (random images, labelled by a random linear rule), or the path of
-            an .npz file with the arrays x_train, y_train, x_test, y_test (as Keras's mnist.npz has them).
+            train, 297 to test), `synthetic` (random images, labelled by a random linear rule), `docstrings`
+            (text, see `agents.text`), or the path of an .npz file with the arrays x_train, y_train, x_test,
+            y_test (as Keras's mnist.npz has them; of text, x are rows of numbers of words).
         seed: of synthetic data.
+        kind: what the model reads.
 
     Raises UsageError for an unknown name, InvalidFileError for a file that does not fit.
     """
+    if source in SOURCES and (source == "docstrings") != (kind == "text"):
+        held = "text" if source == "docstrings" else "images"
+        fitting = "docstrings" if kind == "text" else "digits"
+        raise UsageError(f"data {source} are {held}, and the model reads {kind}", hint=f"data: {fitting}")
     if source == "digits":
         return _digits()
     if source == "synthetic":
         return _synthetic(seed)
+    if source == "docstrings":
+        return Dataset("docstrings", *load_docstrings())
     if source.endswith(".npz"):
-        return _from_file(Path(source))
+        return _from_file(Path(source), kind)
     near = difflib.get_close_matches(source, SOURCES, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "give the path of an .npz file, or one of these"
     raise UsageError(f"there is no data {source!r}: {', '.join(SOURCES)}", hint=hint)
@@ -98,8 +113,8 @@ class Batches:
             chosen[mask] = self._order(int(epoch))[offsets[mask]]
         return chosen
 
-    def of(self, iteration: int, rank: int | None = None) -> tuple[Images, Labels]:
-        """Images and labels of one rank's batch, or of the joint batch."""
+    def of(self, iteration: int, rank: int | None = None) -> tuple[Images | Texts, Labels]:
+        """Images or texts and labels of one rank's batch, or of the joint batch."""
         chosen = self.indices(iteration, rank)
         return self.dataset.train_x[chosen], self.dataset.train_y[chosen]
 
@@ -158,17 +173,18 @@ def _synthetic(seed: int) -> Dataset:
     return Dataset("synthetic", images[:cut], labels[:cut], images[cut:], labels[cut:])
 
 
-def _from_file(path: Path) -> Dataset:
+def _from_file(path: Path, kind: Kind) -> Dataset:
     arrays = read_arrays(path)
     missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
     if missing:
         found = ", ".join(sorted(arrays)) or "nothing"
         raise InvalidFileError(f"{path}: no array {missing[0]}; it holds {found}")
-    train_x, train_y = _images(path, "x_train", arrays), _labels(path, "y_train", arrays)
-    test_x, test_y = _images(path, "x_test", arrays), _labels(path, "y_test", arrays)
+    read = _texts if kind == "text" else _images
+    train_x, train_y = read(path, "x_train", arrays), _labels(path, "y_train", arrays)
+    test_x, test_y = read(path, "x_test", arrays), _labels(path, "y_test", arrays)
     for x, y, part in ((train_x, train_y, "train"), (test_x, test_y, "test")):
         if len(x) != len(y) or not len(x):
-            raise InvalidFileError(f"{path}: {len(x)} images in x_{part}, {len(y)} labels in y_{part}")
+            raise InvalidFileError(f"{path}: {len(x)} {kind} in x_{part}, {len(y)} labels in y_{part}")
     return Dataset(path.name, train_x, train_y, test_x, test_y)
 
 
@@ -182,6 +198,20 @@ def _images(path: Path, key: str, arrays: dict[str, Any]) -> Images:
         raise InvalidFileError(f"{path}: {key} holds {given.dtype}", hint="numbers")
     scale = np.float32(255 if given.dtype == np.uint8 else 1)
     return np.ascontiguousarray(given.reshape(len(given), 1, SIDE, SIDE).astype(np.float32) / scale)
+
+
+def _texts(path: Path, key: str, arrays: dict[str, Any]) -> Texts:
+    given = arrays[key]
+    if given.ndim != 2 or given.shape[1] < SHORTEST_TEXT:
+        raise InvalidFileError(
+            f"{path}: {key} has the shape {given.shape}", hint=f"n texts of at least {SHORTEST_TEXT} words"
+        )
+    if given.dtype.kind not in "ui" or (given.size and not 0 <= given.min() <= given.max() < VOCABULARY):
+        raise InvalidFileError(
+            f"{path}: {key} must hold whole numbers from 0 to {VOCABULARY - 1}",
+            hint="0 after the end of a text, 1 for words that are not among the most frequent",
+        )
+    return np.ascontiguousarray(given.astype(np.int64))
 
 
 def _labels(path: Path, key: str, arrays: dict[str, Any]) -> Labels:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from agents.data import Batches, load_dataset
-from agents.worker.models import build_model
+from agents.worker.models import build_model, reads
 from agents.worker.parameters import Arrays, load, parameters_of
 from agents.worker.segment import Segment
 from agents.worker.training import make_optimizer
@@ -58,7 +58,7 @@ def reference_parameters(history: Sequence[Segment], world_size: int) -> Arrays:
     if not history or any(segment.fresh for segment in history[1:]):
         raise UsageError("a history begins with a fresh segment and goes on without one")
     first = history[0]
-    batches = Batches(load_dataset(first.data, first.seed), first.batch, world_size, first.seed)
+    batches = Batches(load_dataset(first.data, first.seed, reads(first.model)), first.batch, world_size, first.seed)
     model = build_model(first.model, first.seed)
     optimizer = make_optimizer(model, first)
     iteration = 0

@@ -53,9 +53,9 @@ class Segment(BaseModel):
     timeout_s: Positive = 1800.0
 
     @property
-    def data_key(self) -> tuple[str, int]:
-        """What decides the data set: its source, and the seed where it is drawn."""
-        return self.data, self.seed if self.data == "synthetic" else 0
+    def data_key(self) -> tuple[str, int, bool]:
+        """What decides the data set: its source, the seed where it is drawn, and whether it is text."""
+        return self.data, self.seed if self.data == "synthetic" else 0, self.model == "textcnn"
 
     @property
     def scheduler_name(self) -> str:

@@ -20,7 +20,7 @@ from agents.compute import ComputeTime
 from agents.data import Batches, Dataset, load_dataset
 from agents.planning.registry import library_of
 from agents.worker.gloo import Gloo
-from agents.worker.models import build_model
+from agents.worker.models import build_model, reads
 from agents.worker.parameters import Arrays, parameters_of
 from agents.worker.process_group import StormbedProcessGroup
 from agents.worker.segment import Segment
@@ -115,7 +115,7 @@ class Training:
         self.first = segment
         self.history: list[Segment] = []
         self._iterations = 0
-        data = dataset or load_dataset(segment.data, segment.seed)
+        data = dataset or load_dataset(segment.data, segment.seed, reads(segment.model))
         self._batches = Batches(data, segment.batch, group.size(), segment.seed)
         self.model = build_model(segment.model, segment.seed)
         self._optimizer = make_optimizer(self.model, segment)

@@ -10,12 +10,13 @@ import re
 
 FEATURES = 28 * 28
 CLASSES = 10
+TEXT_MODEL = "textcnn"
 SMALLEST_MLP = 1_000
 LARGEST_MLP = 1_000_000_000
 MLP = re.compile(r"mlp-(\d+(?:\.\d+)?)([kmb]?)", re.ASCII)
 TENSOR = re.compile(r"tensor-([1-9]\d*[km]?(?:\+[1-9]\d*[km]?)*)", re.ASCII)
 
-_FIXED = {"2nn": 199_210, "cnn": 1_663_370}
+_FIXED = {"2nn": 199_210, "cnn": 1_663_370, TEXT_MODEL: 313_418}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 

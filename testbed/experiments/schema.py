@@ -18,17 +18,18 @@ from pydantic import (
 
 from agents.coflow.levels import Enforcement
 from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
-from testbed.experiments.models import is_model, is_tensor, parameter_count, tensor_sizes
+from testbed.experiments.models import TEXT_MODEL, is_model, is_tensor, parameter_count, tensor_sizes
 from testbed.experiments.search_schema import PolicyEntry, TunerEntry, policy_entry
 from testbed.timeline import RunDynamics, TimelineEntry
 from topologies.units import Delay
 
 MANAGEMENT = "management"
 
-DATA = ("digits", "synthetic")
+TEXT = "docstrings"
+DATA = ("digits", "synthetic", TEXT)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-_MODEL_FORMS = "mlp-SIZE such as mlp-2m, 2nn, cnn (FedAvg's), tensor-SIZE such as tensor-1m"
+_MODEL_FORMS = "mlp-SIZE such as mlp-2m, 2nn, cnn (FedAvg's), textcnn (of text), tensor-SIZE such as tensor-1m"
 
 
 class _Strict(BaseModel):
@@ -112,6 +113,20 @@ class Training(_Strict):
         if data not in DATA and not data.endswith(".npz"):
             raise ValueError(f"unknown data {data[:60]!r}; data are {', '.join(DATA)} or a .npz file")
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_for_textcnn(cls, value: object) -> object:
+        if isinstance(value, dict) and value.get("model") == TEXT_MODEL:
+            return {"data": TEXT} | value
+        return value
+
+    @model_validator(mode="after")
+    def _data_fit_the_model(self) -> Self:
+        if self.data in DATA and (self.data == TEXT) != (self.model == TEXT_MODEL):
+            kind, fitting = ("text", TEXT) if self.model == TEXT_MODEL else ("images", "digits")
+            raise ValueError(f"model {self.model} reads {kind}, not {self.data}; write data: {fitting}")
+        return self
 
     @property
     def numpy_only(self) -> bool:

@@ -1,4 +1,4 @@
-"""Unmodified PyTorch over gloo takes its turn beside the agents' schedulers: same workers, same WAN, same measures."""
+"""Unmodified PyTorch over gloo takes its turn beside the agents' schedulers: same workers, WAN and measures."""
 
 from __future__ import annotations
 

@@ -6,11 +6,12 @@ The workers compare every element of every sum with what must come out, and fail
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from agents.planning.registry import scheduler_names
+from agents.planning.registry import library_names, scheduler_names
 from agents.planning.tsengine import TsEngine
 from agents.sync.decisions import replay
 from testbed.experiments.manifest import DECISIONS, read_manifest
@@ -37,7 +38,7 @@ ITERATIONS = 2
 @pytest.mark.timeout(180)
 def test_exact_sums_under_every_scheduler(bring: Bring, tmp_path: Path) -> None:
     (tmp_path / "ring.yaml").write_text(RING)
-    names = scheduler_names()
+    names = (*scheduler_names(), *(library_names() if find_spec("torch") else ()))
     assert "tsengine" in names, "one that decides per transfer is among them"
     # Two of them again: what a scheduler leaves behind must not disturb the next.
     again = ("tsengine", "netstorm")

@@ -181,6 +181,12 @@ def test_refused(case: str) -> None:
 
 TRAINING_REFUSED = {
     "unknown model": ("model: resnet-50", "unknown model 'resnet-50'", ""),
+    "images for a model of text": (
+        "model: textcnn, data: digits",
+        "training: model textcnn reads text, not digits; write data: docstrings",
+        "",
+    ),
+    "text for a model of images": ("model: cnn, data: docstrings", "model cnn reads images, not docstrings", ""),
     "model too small": ("model: mlp-10", "unknown model 'mlp-10'", ""),
     "misspelt key": ("modle: mlp-2m", "training.modle: unknown key 'modle'", "did you mean model?"),
     "bare compute": (
@@ -228,7 +234,7 @@ def test_library_names_are_file_names() -> None:
     assert set(list_experiments()) == {path.stem for path in LIBRARY.glob("*.yaml")}
 
 
-@pytest.mark.parametrize("model", ["2nn", "cnn", "mlp-2m", "mlp-500k", "mlp-1234567", "mlp-1.5m", "mlp-1000"])
+@pytest.mark.parametrize("model", ["2nn", "cnn", "textcnn", "mlp-2m", "mlp-500k", "mlp-1234567", "mlp-1000"])
 def test_the_number_of_parameters_is_what_torch_comes_to(model: str) -> None:
     models = pytest.importorskip("agents.worker.models", reason="torch is not installed: counts unverified")
     assert parameter_count(model) == models.parameter_count(models.build_model(model, 1))

@@ -119,7 +119,7 @@ def test_a_file_that_does_not_fit(tmp_path, changes, message):
 
 
 def test_what_is_not_there(tmp_path):
-    with pytest.raises(UsageError, match=r"no data 'digit': digits, synthetic \(did you mean digits\?\)"):
+    with pytest.raises(UsageError, match=r"no data 'digit': digits, synthetic, docstrings \(did you mean digits\?\)"):
         load_dataset("digit")
     with pytest.raises(InvalidFileError, match="there is no file"):
         load_dataset(str(tmp_path / "none.npz"))

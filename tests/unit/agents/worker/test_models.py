@@ -47,7 +47,7 @@ def test_every_size_is_met_within_one_percent(size):
         ("mpl-2m", r"no model 'mpl-2m'.*did you mean mlp-2m\?"),
         ("mlp-2q", "no model 'mlp-2q'"),
         ("mlp-999", r"999 parameters \(between 1,000 and"),
-        ("resnet", "no model 'resnet': 2nn, cnn, mlp-2m, mlp-SIZE$"),
+        ("resnet", "no model 'resnet': 2nn, cnn, textcnn, mlp-2m, mlp-SIZE$"),
     ],
 )
 def test_a_wrong_name_is_named_with_the_nearest(name, message):

@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTBED := $(BIN)/testbed
 NAME ?= stormbed
+# How the links of `make testbed` change by themselves, such as netstorm; see docs/dynamics.md.
+DYNAMICS ?=
 
 # torch's newer and older releases are not interchangeable with what the process group subclass was checked on.
 TORCH := torch==2.13.0
@@ -46,7 +48,7 @@ $(VENV)/.emulation: setup.cfg Makefile | $(VENV)/bin/python
 
 testbed: setup ## Bring up the NetStorm-9 WAN, train across it under two schedulers, leave it standing
 	@$(TESTBED) doctor --quick
-	@$(TESTBED) up netstorm-9 --name $(NAME) --reuse
+	@$(TESTBED) up netstorm-9 --name $(NAME) --reuse $(if $(DYNAMICS),--dynamics '$(DYNAMICS)')
 	@$(TESTBED) run quickstart --name $(NAME)
 	@$(TESTBED) next-steps --name $(NAME)
 

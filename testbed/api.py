@@ -21,6 +21,7 @@ from testbed.emulation.sites import enter_argv
 from testbed.emulation.waiting import wait_for
 from testbed.runner import Completed, run
 from testbed.standing import find, require_root
+from topologies.dynamics import Dynamics
 from topologies.errors import DeadlineError, UsageError
 from topologies.load import load_topology
 from topologies.model import Topology
@@ -56,6 +57,7 @@ class Testbed:
         scale: float = 1.0,
         calibrate: bool = True,
         allow_degraded: bool = False,
+        dynamics: str | Dynamics | None = None,
         on_progress: OnProgress | None = None,
     ) -> Self:
         """Bring a testbed up and return it.
@@ -66,6 +68,7 @@ class Testbed:
             scale: every rate is multiplied by this.
             calibrate: load all links together for two seconds, and give a verdict on their fidelity.
             allow_degraded: bring up even what cannot be as fast as declared; `info.limits` tells it.
+            dynamics: how links change by themselves from the start, `uniform?every=10s` for example.
             on_progress: is told each step.
 
         Raises:
@@ -78,10 +81,17 @@ class Testbed:
         network = topology if isinstance(topology, Topology) else load_topology(topology)
         if scale != 1.0:
             network = network.scaled(scale)
+        moving = Dynamics.parse(dynamics) if isinstance(dynamics, str) else dynamics
         preflight()
         chosen = default_name(network) if name is None else name
         info = launch.up(
-            network, chosen, on_progress=on_progress, calibrate=calibrate, allow_degraded=allow_degraded
+            network,
+            chosen,
+            on_progress=on_progress,
+            calibrate=calibrate,
+            allow_degraded=allow_degraded,
+            dynamics=moving,
+            scale=scale,
         )
         return cls(info)
 
@@ -185,6 +195,25 @@ class Testbed:
         return run_experiment(
             open_experiment(experiment, overrides), out=Path(out), testbed=self.name, say=say
         )
+
+    def vary(self, dynamics: str | Dynamics | None, *, scale: float = 1.0) -> None:
+        """Have links change by themselves from now on, in place of what changed them so far.
+
+        Args:
+            dynamics: `uniform?every=10s&rate=20mbit..155mbit` for example; None ends it, and the links are what
+                they were before.
+            scale: rates are multiplied by this.
+
+        Raises:
+            UsageError: the dynamics are wrong or do not fit the topology, or a run has the links change.
+        """
+        from testbed.emulation import launch
+
+        if dynamics is None:
+            self.call("dynamics_stop", owner="standing")
+            return
+        how = Dynamics.parse(dynamics) if isinstance(dynamics, str) else dynamics
+        launch.vary(self._client, how, scale=scale)
 
     def down(self, on_progress: OnProgress | None = None) -> None:
         """Take the testbed away. Nothing of it remains; a second call does nothing.

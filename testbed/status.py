@@ -82,6 +82,7 @@ class Snapshot:
     prometheus_url: str
     ssh_config: str
     prometheus_up: bool
+    dynamics: Mapping[str, Any] | None
     links: tuple[LinkStatus, ...]
     sites: tuple[SiteStatus, ...]
     jobs: tuple[JobStatus, ...]
@@ -159,6 +160,7 @@ class StatusReader:
             prometheus_url=testbed.info.prometheus_url,
             ssh_config=str(testbed.ssh_config),
             prometheus_up=agents_up is not None,
+            dynamics=state["dynamics"],
             links=link_statuses(configured, before, now.links, self._seconds(now)),
             sites=tuple(
                 self._site(name, uses.get(name, SiteUse()), agents_up, now) for name in testbed.sites

@@ -19,6 +19,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
+    ValidationError,
     model_serializer,
     model_validator,
 )
@@ -120,6 +121,46 @@ class Dynamics(BaseModel):
         if self.kind == "none" and given - {"kind"}:
             raise ValueError(f"{min(given - {'kind'})}: nothing changes with kind: none; leave it out")
         return self
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A kind, with its options behind a `?` as for topologies: `uniform?every=10s&rate=20mbit..155mbit`.
+
+        Raises:
+            UsageError: naming the option that is wrong.
+        """
+        kind, separator, options = text.partition("?")
+        given: dict[str, Any] = {"kind": kind}
+        for part in options.split("&") if separator else ():
+            key, equals, value = part.partition("=")
+            if key not in cls.model_fields or key in given or not equals or not value:
+                raise UsageError(
+                    f"dynamics {text[:80]!r}: {part[:40]!r} is no option, or given twice",
+                    hint="write for example uniform?every=10s&rate=20mbit..155mbit&seed=7",
+                )
+            given[key] = value.split(",") if key == "links" else value
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = f"{first['loc'][0]}: " if first["loc"] else ""
+            raise UsageError(
+                f"dynamics {text[:80]!r}: {place}{first['msg'].removeprefix('Value error, ')}",
+                hint=f"the kinds are {', '.join(KINDS[1:])}; see docs/dynamics.md",
+            ) from None
+
+    def __str__(self) -> str:
+        """In the words that `parse` reads."""
+        fields = self.model_dump(mode="json")
+        if isinstance(fields, str):
+            return fields
+        words = {
+            key: {"rate": "..", "links": ","}[key].join(value) if isinstance(value, list | tuple) else value
+            for key, value in fields.items()
+            if key in _APPLICABLE[self.kind]
+        }
+        kind = words.pop("kind")
+        return f"{kind}?{'&'.join(f'{key}={value}' for key, value in words.items())}" if words else kind
 
     @model_serializer(mode="wrap")
     def _what_applies(self, handler: SerializerFunctionWrapHandler) -> Any:

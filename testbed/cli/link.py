@@ -146,19 +146,21 @@ def vary(
     stop: Annotated[bool, typer.Option("--stop", help="End it; links are what they were before.")] = False,
     name: NameOption = None,
 ) -> None:
-    """Have links change by themselves until --stop, as `dynamics` of an experiment does."""
+    """Have links change by themselves until --stop, as `dynamics` of an experiment does.
+
+    Takes the place of what `up --dynamics` or an earlier `link vary` began."""
     if stop == (kind is not None):
         raise UsageError(
             "say either what is to happen or --stop", hint="testbed link vary uniform --every 10s"
         )
     testbed = attach(name, "link vary")
     if stop:
-        applied = testbed.call("dynamics_stop")["applied"]
-        typer.echo(f"{len(applied)} changes were made; the links are what they were before")
+        steps = testbed.call("dynamics_stop", owner="standing")["steps"]
+        typer.echo(f"{steps} changes were made; the links are what they were before")
         return
     given = {"kind": kind, "every": every, "rate": rate, "path": trace and str(trace.absolute())}
     dynamics = {key: value for key, value in given.items() if value is not None}
-    testbed.call("dynamics_start", dynamics=dynamics, seed=seed)
+    testbed.call("dynamics_start", dynamics=dynamics, seed=seed, owner="standing")
     typer.echo("the links change; `testbed link vary --stop` ends it")
 
 

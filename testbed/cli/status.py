@@ -9,9 +9,9 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cli.list import age
-from testbed.cli.output import SCHEMA, Format, FormatOption, console, make_table, mbps, print_json
+from testbed.cli.output import SCHEMA, Format, FormatOption, console, count, make_table, mbps, print_json
 from testbed.cli.select import NameArgument, NameOption, attach, one_name
 from testbed.emulation.waiting import wait_for
 from testbed.standing import standing
@@ -181,11 +181,21 @@ def _head(snapshot: Snapshot) -> list[Text]:
         first,
         Text(f"Prometheus {snapshot.prometheus_url}   ssh -F {snapshot.ssh_config} SITE", style="dim"),
     ]
+    if snapshot.dynamics:
+        lines.append(_changing(snapshot.dynamics))
     if snapshot.ended_processes:
         lines.append(Text(f"ended: {', '.join(snapshot.ended_processes)}", style="red"))
     if not snapshot.prometheus_up:
         lines.append(Text("Prometheus does not answer: agents and iterations are not known", style="yellow"))
     return lines
+
+
+def _changing(dynamics: Mapping[str, Any]) -> Text:
+    whose = " (of the run)" if dynamics["owner"] == "run" else ""
+    if dynamics["failure"] is not None:
+        return Text(f"links no longer change by themselves: {dynamics['failure']}", style="red")
+    steps = count(range(dynamics["steps"]), "step")
+    return Text(f"links change by themselves{whose}: {dynamics['text']}, {steps} so far")
 
 
 def _jobs(jobs: Sequence[JobStatus]) -> RenderableType:

@@ -9,8 +9,10 @@ import typer
 from testbed.api import Testbed, default_name
 from testbed.cli.calibrate import require_in_band, verdict_lines
 from testbed.cli.output import Format, FormatOption, count, print_json, progress
+from testbed.emulation.launch import require_fitting
 from testbed.emulation.page import page_url
 from testbed.standing import require_root, standing
+from topologies.dynamics import Dynamics
 from topologies.errors import StormbedError, UsageError
 from topologies.load import load_topology
 from topologies.model import Topology
@@ -40,6 +42,15 @@ def up(
         bool,
         typer.Option("--allow-degraded", help="Go on with links that cannot be as fast as declared."),
     ] = False,
+    dynamics: Annotated[
+        str | None,
+        typer.Option(
+            "--dynamics",
+            metavar="KIND[?KEY=VALUE&...]",
+            help="Have links change by themselves from the start: netstorm, 'uniform?every=10s&seed=7', "
+            "'trace?path=wan.csv'. `link vary` replaces or stops it.",
+        ),
+    ] = None,
     page: Annotated[
         bool, typer.Option("--page/--no-page", help="Serve the testbed's live page on loopback until `down`.")
     ] = True,
@@ -47,17 +58,27 @@ def up(
 ) -> None:
     """Bring up switches, routes, sites with SSH and agents, and Prometheus; all stands until `down`."""
     # The file first: it is wrong or right whoever reads it, on whatever machine.
-    network = load_topology(topology)
-    if scale != 1.0:
-        network = network.scaled(scale)
+    declared = load_topology(topology)
+    network = declared if scale == 1.0 else declared.scaled(scale)
+    moving = None if dynamics is None else Dynamics.parse(dynamics)
+    if moving is not None:
+        require_fitting(network, moving, scale)
     require_root("`testbed up`")
     chosen = default_name(network) if name is None else name
     testbed = reusable(chosen, network) if reuse else None
     if testbed is None:
         with progress() as say:
             testbed = Testbed.up(
-                network, name=chosen, calibrate=calibrate, allow_degraded=allow_degraded, on_progress=say
+                declared,
+                name=chosen,
+                scale=scale,
+                calibrate=calibrate,
+                allow_degraded=allow_degraded,
+                dynamics=moving,
+                on_progress=say,
             )
+    elif moving is not None:
+        testbed.vary(moving, scale=scale)
     if page:
         _serve_page(testbed)
     if format is Format.JSON:
@@ -71,6 +92,8 @@ def up(
             typer.echo(f"  limit: {limit}")
         for line in verdict_lines(testbed.info.fidelity):
             typer.echo(f"  {line}")
+        if moving is not None:
+            typer.echo(f"  links change by themselves: {moving}")
         typer.echo(f"  ssh -F {testbed.ssh_config} {testbed.topology.site_names[0]}")
         url = page_url(testbed.run_dir)
         if url is not None:

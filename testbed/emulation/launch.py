@@ -30,6 +30,7 @@ from testbed.emulation.waiting import is_ending, is_running, start_ticks, wait_f
 from testbed.runner import batch
 from testbed.telemetry import prometheus
 from topologies.addressing import Management, wan_ip
+from topologies.dynamics import Dynamics
 from topologies.errors import StormbedError, UsageError
 from topologies.model import Topology
 
@@ -57,6 +58,8 @@ def up(
     on_progress: OnProgress | None = None,
     calibrate: bool = True,
     allow_degraded: bool = False,
+    dynamics: Dynamics | None = None,
+    scale: float = 1.0,
 ) -> TestbedInfo:
     """Bring a testbed up and return its state.
 
@@ -68,6 +71,9 @@ def up(
         on_progress: gets a line for every step.
         calibrate: measure every link; the verdict is `info.fidelity`.
         allow_degraded: bring up even what the emulator cannot honour; `info.limits` tells what that is.
+        dynamics: how links change by themselves from the end of the calibration on, until `link vary` replaces
+            or stops it; the path of a trace is from the present directory.
+        scale: what the topology was scaled by, for the rates of `dynamics`.
 
     Raises:
         UsageError: a testbed of this name is up, or the name cannot be one.
@@ -78,6 +84,8 @@ def up(
     progress = on_progress or (lambda text: None)
     check_name(name)
     check_possible(topology)
+    if dynamics is not None:
+        require_fitting(topology, dynamics, scale)
     limits = limits_of(topology, allow_degraded)
     for limit in limits:
         progress(f"warning: {limit}")
@@ -92,6 +100,9 @@ def up(
             batch(["ip"], management.enter_lines(info.interface, process.pid))
             client = SupervisorClient(name)
             result = client.call("boot", progress, timeout=BOOT_SILENCE_S, calibrate=calibrate)
+            if dynamics is not None and dynamics.kind != "none":
+                progress(f"links change from now on: {dynamics}")
+                vary(client, dynamics, scale=scale, progress=progress)
             info = _complete(run_dir, info, result, client)
         except BaseException as error:
             undo(run_dir, info, process)
@@ -99,6 +110,23 @@ def up(
                 raise
             raise StormbedError(f"testbed {name} could not be brought up: {error!r}") from error
     return info
+
+
+def require_fitting(topology: Topology, dynamics: Dynamics, scale: float) -> None:
+    """Raise UsageError or InvalidFileError when dynamics do not fit the topology, or their trace is wrong."""
+    dynamics.changes(topology, scale=scale, folder=Path.cwd())
+
+
+def vary(
+    client: SupervisorClient, dynamics: Dynamics, *, scale: float = 1.0, progress: OnProgress | None = None
+) -> None:
+    """Have the links of a standing testbed change by themselves, in place of what changed them so far."""
+    seed = 1 if dynamics.seed is None else dynamics.seed
+    how = dynamics.model_dump(mode="json")
+    folder = str(Path.cwd())
+    client.call(
+        "dynamics_start", progress, owner="standing", dynamics=how, seed=seed, scale=scale, folder=folder
+    )
 
 
 @contextmanager

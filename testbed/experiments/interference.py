@@ -50,7 +50,7 @@ def interference(
         more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
         found.append(f"links were changed by hand during the run: {', '.join(told[:MOST_TOLD])}{more}")
     if varied:
-        found.append("links changed by themselves during the run (`link vary`)")
+        found.append("links changed by themselves during the run (`up --dynamics` or `link vary`)")
     if loads:
         found.append(f"{' and '.join(loads)} loaded the links during the run")
     return tuple(found)

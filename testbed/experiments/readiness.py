@@ -84,6 +84,21 @@ def require_free(info: TestbedInfo, hint: str) -> None:
         raise UsageError(f"testbed {info.name} is busy with the run {job}", hint=hint)
 
 
+def require_still(name: str) -> None:
+    """Refuse a testbed whose links change by themselves for an experiment that has them change.
+
+    Raises:
+        UsageError: telling how they change.
+    """
+    dynamics = SupervisorClient(name).call("status", timeout=ANSWER_S)["dynamics"]
+    if dynamics is not None:
+        raise UsageError(
+            f"the links of testbed {name} change by themselves already ({dynamics['text']}), "
+            "and the experiment has dynamics or a timeline of its own",
+            hint="`testbed link vary --stop` ends it",
+        )
+
+
 def require_undisturbed(info: TestbedInfo, verb: str) -> None:
     """Refuse to load the links while a run measures on them; without a coordinator there is no run.
 

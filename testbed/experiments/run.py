@@ -79,7 +79,7 @@ def testbed_for(
 ) -> Iterator[TestbedInfo]:
     """The testbed for an experiment; one that had to be brought up is taken down again, unless kept."""
     from testbed.emulation import launch
-    from testbed.experiments.readiness import require_free, require_healthy
+    from testbed.experiments.readiness import require_free, require_healthy, require_still
     from testbed.standing import standing
 
     found = {info.name: info for info in standing()}
@@ -96,6 +96,8 @@ def testbed_for(
         _check_network(info, experiment)
         require_healthy(name)
         require_free(info, "wait for it to end, or bring another testbed up with --name")
+        if experiment.changes:
+            require_still(name)
         say(f"using testbed {name}")
         yield info
         return

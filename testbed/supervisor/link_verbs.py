@@ -195,23 +195,33 @@ def dynamics_start(
     seed: int = 1,
     scale: float = 1.0,
     folder: str | None = None,
+    owner: str = "run",
 ) -> dict[str, Any]:
     """Begin to change links by themselves; what is due at once is done when this returns.
 
     Args:
+        owner: "run" is an experiment's, which nobody replaces and whose every step is kept for `dynamics_stop`;
+            "standing" belongs to the testbed itself, and another standing one takes its place.
         dynamics: as in an experiment file.
         timeline: entries as in an experiment file.
         seed, scale: see `topologies.dynamics.Dynamics.changes`.
         folder: what a trace's path is relative to.
     """
-    if supervisor.player is not None:
-        raise UsageError("the links are changing by themselves already", hint="dynamics_stop ends it")
+    standing = supervisor.dynamics
+    if standing is not None and "run" in (owner, standing["owner"]):
+        raise UsageError(
+            "the links are changing by themselves already",
+            hint="wait for the run to end" if standing["owner"] == "run" else "`testbed link vary --stop` ends it",
+        )
     try:
         how = RunDynamics.model_validate(dynamics)
         entries = [TimelineEntry.model_validate(entry) for entry in timeline]
     except ValidationError as error:
         raise UsageError(f"these dynamics cannot be: {error.errors()[0]['msg']}") from None
     wan, network = supervisor.wan, supervisor.network
+    how.changes(supervisor.topology, seed=seed, scale=scale, folder=Path(folder) if folder else None)
+    if standing is not None:  # what is to come is sound, so that what was there may end
+        dynamics_stop(supervisor, progress, owner="standing")
     coming = steps(
         supervisor.topology,
         how,
@@ -221,28 +231,47 @@ def dynamics_start(
         folder=Path(folder) if folder else None,
         links=wan.links,
     )
-    player = Player(wan, network, supervisor.events, supervisor.lock, coming)
-    supervisor.player = player
-    supervisor.events.write("dynamics_start", dynamics=how.model_dump(mode="json"), seed=seed, scale=scale)
+    record = owner == "run"
+    player = Player(wan, network, supervisor.events, supervisor.lock, coming, record=record)
+    described = {
+        "owner": owner,
+        "text": str(how),
+        "dynamics": how.model_dump(mode="json"),
+        "seed": seed,
+        "scale": scale,
+    }
+    supervisor.player, supervisor.dynamics = player, described
+    supervisor.events.write("dynamics_start", **described)
     try:
         player.start()
     except BaseException:
-        supervisor.player = None
+        supervisor.player = supervisor.dynamics = None
         player.stop()
         raise
     return {"began_ns": player.began_ns}
 
 
 @verb(seconds=60, changes=True)
-def dynamics_stop(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
+def dynamics_stop(supervisor: Supervisor, progress: Progress, owner: str = "run") -> dict[str, Any]:
     """End it; the links that it changed are again what they were at its start.
 
-    The result has every step that was applied, and why it ended early, if it did.
+    The result has the number of steps and, of a run's, each one that was applied; and why it ended early, if it
+    did.
     """
-    player = supervisor.player
-    if player is None:
+    player, playing = supervisor.player, supervisor.dynamics
+    if player is None or playing is None:
         raise UsageError("the links do not change by themselves")
-    supervisor.player = None
+    if playing["owner"] != owner:
+        raise UsageError(
+            "the links are changed by a run" if playing["owner"] == "run" else "the links are changed by no run",
+            hint="wait for it to end",
+        )
+    supervisor.player = supervisor.dynamics = None
     player.stop()
-    supervisor.events.write("dynamics_stop", steps=len(player.applied))
-    return {"began_ns": player.began_ns, "applied": player.applied, "failure": player.failure}
+    supervisor.events.write("dynamics_stop", steps=player.count)
+    return {
+        "began_ns": player.began_ns,
+        "steps": player.count,
+        "applied": player.applied,
+        "failure": player.failure,
+    }

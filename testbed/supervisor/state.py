@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from testbed.emulation.network import Network
 from testbed.emulation.rundir import RunDir, TestbedInfo
@@ -23,7 +23,8 @@ Phase = Literal["waiting", "booting", "up", "stopping"]
 class Supervisor:
     """One testbed from the inside.
 
-    Whoever changes links holds `lock`; `player` is there until it is stopped.
+    Whoever changes links holds `lock`; `player` is there until it is stopped, and `dynamics` tells what it
+    plays: {"owner", "dynamics", "seed", "scale"}.
     """
 
     run_dir: RunDir
@@ -35,6 +36,7 @@ class Supervisor:
     processes: ProcessTable = field(init=False)
     lock: threading.RLock = field(default_factory=threading.RLock)
     player: Player | None = None
+    dynamics: dict[str, Any] | None = None
     _network: Network | None = None
     _wan: Wan | None = None
 

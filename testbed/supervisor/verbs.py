@@ -52,15 +52,24 @@ def status(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
         "healthy": supervisor.phase == "up" and all(p["status"] is None for p in processes),
         "created_s": supervisor.info.created_s,
         "subnet": supervisor.info.subnet,
+        "dynamics": _dynamics(supervisor),
         "processes": processes,
     }
+
+
+def _dynamics(supervisor: Supervisor) -> dict[str, Any] | None:
+    """How the links change by themselves, how often they have, and why they no longer do, if they do not."""
+    player, playing = supervisor.player, supervisor.dynamics
+    if player is None or playing is None:
+        return None
+    return {**playing, "steps": player.count, "failure": player.failure}
 
 
 @verb(seconds=120, changes=True)
 def calibrate(supervisor: Supervisor, progress: Progress, seconds: float = 2.0) -> dict[str, Any]:
     """Measure every direction as it is configured now; see `testbed.emulation.fidelity.Report`."""
     if supervisor.player is not None and supervisor.player.playing:
-        raise UsageError("links that change cannot be calibrated", hint="end it with dynamics_stop first")
+        raise UsageError("links that change cannot be calibrated", hint="`testbed link vary --stop` ends it")
     report = Calibration(supervisor.wan, supervisor.network.site_pid, progress, seconds).run().to_dict()
     supervisor.events.write("calibrated", verdict=report["verdict"], reasons=report["reasons"])
     return report

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from testbed.api import Testbed
+from testbed.emulation.waiting import wait_for
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from testbed.report.measurements import read_run
 from tests.emulated.traffic import COUNTER, PACED
-from topologies.errors import StormbedError
+from topologies.dynamics import Dynamics
+from topologies.errors import StormbedError, UsageError
 
 pytestmark = pytest.mark.emulated
 
@@ -189,6 +191,43 @@ def test_the_same_by_hand(still) -> None:
     assert {row["state"] for row in still.client.call("links")} == {"up", "blackhole"}
     cli(still, "blackhole", "dc1", "dc2", "--off")
     assert "Mbit/s of TCP payload" in cli(still, "test", "dc1", "dc2", "--seconds", "0.3")
+
+
+def test_links_of_a_standing_testbed_may_change_from_the_start(bring, tmp_path: Path) -> None:
+    testbed = bring("pair", dynamics=Dynamics.parse("uniform?every=300ms&rate=40mbit..80mbit&seed=3"), scale=0.5)
+
+    def playing() -> dict[str, Any] | None:
+        found: dict[str, Any] | None = testbed.client.call("status")["dynamics"]
+        return found
+
+    first = playing()
+    assert first is not None and (first["owner"], first["seed"], first["scale"]) == ("standing", 3, 0.5)
+    assert first["text"] == "uniform?rate=40mbit..80mbit&every=300ms&seed=3"
+    assert all(20_000_000 <= rate <= 40_000_000 for rate in rates(testbed)), "scaled as the topology is"
+    wait_for(lambda: (playing() or first)["steps"] > first["steps"], "the next draw", 5)
+    # An experiment that has links change, or one that is stopped by somebody else, does not get in its way.
+    with pytest.raises(UsageError, match=r"uniform\?rate=40mbit.* of its own"):
+        run_experiment(experiment_from_text(EXPERIMENT), out=tmp_path, testbed=testbed.name)
+    with pytest.raises(StormbedError, match="by themselves already"):
+        testbed.client.call("dynamics_start", dynamics=UNIFORM)
+    with pytest.raises(StormbedError, match="by no run"):
+        testbed.client.call("dynamics_stop")
+    with pytest.raises(StormbedError, match="nine sites"):
+        testbed.client.call("dynamics_start", dynamics="netstorm", owner="standing")
+    assert (playing() or {})["seed"] == 3, "what cannot be has replaced nothing"
+    cli(testbed, "vary", "walk", "--every", "10s", "--rate", "90mbit..120mbit")
+    assert (playing() or {})["text"].startswith("walk?") and min(rates(testbed)) >= 90_000_000
+    cli(testbed, "vary", "--stop")
+    assert playing() is None and rates(testbed) == [100_000_000] * 2
+    # A run's own changes are not stopped by hand.
+    testbed.client.call("dynamics_start", dynamics={**UNIFORM, "every": "60s"})
+    for verb in ("dynamics_stop", "dynamics_start"):
+        with pytest.raises(StormbedError, match=r"by a run|by themselves already"):
+            testbed.client.call(verb, owner="standing")
+    testbed.client.call("dynamics_stop")
+    events = [json.loads(line) for line in testbed.info.run_dir.joinpath("events.jsonl").read_text().splitlines()]
+    begun = [event["text"].partition("?")[0] for event in events if event["kind"] == "dynamics_start"]
+    assert begun == ["uniform", "walk", "uniform"]
 
 
 EXPERIMENT = """

@@ -383,6 +383,11 @@ def test_a_named_testbed_that_is_not_up(testbed: Any) -> None:
         (("up", "pair", "--scale", "1e-9"), ["dc1 > dc2", "100mbit times 1e-09", "1kbit"]),
         (("link", "set", "dc1", "dc2", "--loss", "1% burst 0.5"), ["burst of 0.5"]),
         (("link", "set", "dc1", "dc2", "--loss", "2"), ["per cent"]),
+        (("up", "pair", "--dynamics", "tide"), ["tide", "netstorm, uniform, walk, trace"]),
+        (("up", "pair", "--dynamics", "netstorm"), ["nine sites"]),
+        (("up", "pair", "--dynamics", "uniform?evry=1s"), ["evry=1s", "uniform?every=10s"]),
+        (("up", "pair", "--dynamics", "trace?path=nowhere.csv"), ["nowhere.csv"]),
+        (("up", "pair", "--dynamics", "uniform", "--scale", "1e-5"), ["below 1kbit"]),
     ],
 )
 def test_wrong_words_are_told_before_any_testbed_is_looked_for(

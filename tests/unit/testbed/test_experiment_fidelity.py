@@ -168,7 +168,7 @@ def test_measuring_during_a_run_is_told() -> None:
 def test_only_an_experiment_with_dynamics_may_have_links_change_by_themselves() -> None:
     events = (verb(11, "dynamics_start"), {"monotonic_ns": 12 * S, "kind": "link_changes"})
     assert meddling(*events, own_changes=True) == ()
-    assert meddling(*events) == ("links changed by themselves during the run (`link vary`)",)
+    assert meddling(*events) == ("links changed by themselves during the run (`up --dynamics` or `link vary`)",)
 
 
 def test_a_testbed_left_alone_has_nothing_to_tell() -> None:

@@ -109,6 +109,7 @@ def snapshot(links: int = 26, **changes: Any) -> Snapshot:
         "prometheus_url": "http://10.199.0.253:9090",
         "ssh_config": "/run/stormbed/try/ssh_config",
         "prometheus_up": True,
+        "dynamics": None,
         "links": tuple(
             LinkStatus("dc1", f"x{k}", "up", 1e8, 0.01, k * 1e6, k / 100, 0, 0, 0.0) for k in range(links)
         ),
@@ -152,3 +153,11 @@ def test_importing_the_package_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_how_links_change_is_shown() -> None:
+    playing = {"owner": "standing", "text": "uniform?every=10s", "steps": 12, "failure": None}
+    assert "links change by themselves: uniform?every=10s, 12 steps so far" in drawn(snapshot(dynamics=playing))
+    assert "(of the run)" in drawn(snapshot(dynamics=playing | {"owner": "run"}))
+    assert "no longer change by themselves: tc failed" in drawn(snapshot(dynamics=playing | {"failure": "tc failed"}))
+    assert "by themselves" not in drawn(snapshot())

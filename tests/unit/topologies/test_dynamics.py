@@ -135,6 +135,49 @@ def test_a_csv_trace(tmp_path: Path) -> None:
     assert again[3][1] == found[0][1]
 
 
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("none", {}),
+        ("netstorm", {"kind": "netstorm"}),
+        (
+            "uniform?every=10s&rate=30mbit..90mbit&seed=7",
+            {"kind": "uniform", "every": "10s", "rate": ["30mbit", "90mbit"], "seed": 7},
+        ),
+        ("walk?step=0.5", {"kind": "walk", "step": 0.5}),
+        (
+            "trace?path=a/b.trace&links=dc1-dc2,dc3>dc1",
+            {"kind": "trace", "path": "a/b.trace", "links": ["dc1-dc2", "dc3>dc1"]},
+        ),
+    ],
+)
+def test_dynamics_on_a_command_line(text: str, fields: dict[str, Any]) -> None:
+    spec = Dynamics.parse(text)
+    assert spec == make(**fields)
+    again = Dynamics.parse(str(spec))
+    assert again.model_dump(mode="json") == spec.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "netstorm, uniform"),
+        ("tide", "netstorm, uniform"),
+        ("uniform?", "no option"),
+        ("uniform?every", "no option"),
+        ("uniform?evry=1s", "no option"),
+        ("uniform?every=1s&every=2s", "given twice"),
+        ("uniform?kind=walk", "given twice"),
+        ("uniform?every=5", "every: .*no unit"),
+        ("uniform?seed=x", "seed: "),
+        ("walk?path=x", "path: it is for kind: trace"),
+    ],
+)
+def test_dynamics_on_a_command_line_that_are_wrong(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Dynamics.parse(text)
+
+
 def test_rates_that_scaling_makes_too_slow_are_told_at_the_call(tmp_path: Path) -> None:
     (tmp_path / "wan.csv").write_text(f"{HEADER}0,*,10,,\n1,dc1>dc2,0.5,,\n")
     (tmp_path / "lte.trace").write_text("1\n2000\n")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from agents import wire
-from agents.lane_socket import limit_unsent, mark, unacknowledged, unsent
+from agents.lane_socket import fix_send_buffer, limit_unsent, mark, unacknowledged, unsent
 from topologies import dscp
 
 NOTSENT_LOWAT: Final = 256 * 1024
@@ -104,6 +104,8 @@ class Lane:
         counters: updated as bytes leave.
         on_lost: called once per lost connection with the reason; frames then waiting are gone.
         on_left: called with the frames that begin to leave and were placed by a policy.
+        notsent_bytes: how much the kernel is given beyond what it can send at once.
+        send_buffer_bytes: instead of that limit, a kernel's buffer of this size (0: the kernel's own).
 
     Attributes:
         gate: asked before frames leave; None lets all of them.
@@ -120,6 +122,7 @@ class Lane:
         on_lost: Callable[[LaneId, str], None],
         on_left: Callable[[Waiting], None] = lambda item: None,
         notsent_bytes: int = NOTSENT_LOWAT,
+        send_buffer_bytes: int = 0,
     ) -> None:
         self.id = lane
         self.counters = counters
@@ -130,6 +133,7 @@ class Lane:
         self._on_lost = on_lost
         self._on_left = on_left
         self._notsent_bytes = notsent_bytes
+        self._send_buffer_bytes = send_buffer_bytes
         self._loop = asyncio.get_running_loop()
         self._heap: list[Waiting] = []
         self._arrivals = 0
@@ -257,7 +261,10 @@ class Lane:
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
                 mark(sock, dscp.encode(self.id.path, self.id.cls))
-                limit_unsent(sock, self._notsent_bytes)
+                if self._send_buffer_bytes:
+                    fix_send_buffer(sock, self._send_buffer_bytes)
+                else:
+                    limit_unsent(sock, self._notsent_bytes)
                 sock.bind((self._source, 0))
                 async with asyncio.timeout(ATTEMPT_SECONDS):
                     await self._loop.sock_connect(sock, self._address)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from agents import wire
+from agents.lane_socket import fixed_send_buffer
 from agents.lanes import NOTSENT_LOWAT, Lane, LaneCounters, LaneId, Order, Placement, Waiting
 from agents.uplink import Uplink
 from agents.wire import Frame, Header, ProtocolError
@@ -147,6 +148,8 @@ class Transport:
         addresses: listener of every site, by index; the own entry is where this agent listens and sends from.
         receiver: gets frames, and says where their payloads go.
         first_hops: neighbour where the path (destination, number) leaves this site; only to count queues.
+
+    Raises UsageError where the environment asks for an impossible send buffer (`agents.lane_socket`).
     """
 
     def __init__(
@@ -169,6 +172,7 @@ class Transport:
         self._server: asyncio.Server | None = None
         self._uplinks: dict[int, Uplink] | None = None  # by first hop, while gates are in use
         self._notsent_bytes = NOTSENT_LOWAT
+        self._send_buffer_bytes = fixed_send_buffer()
         self.on_left: Callable[[Waiting], None] = lambda item: None
 
     async def start(self) -> None:
@@ -296,6 +300,7 @@ class Transport:
                 on_lost=lambda lane_id, reason: self.receiver.lost(lane_id.peer, lane_id.path, reason),
                 on_left=lambda item: self.on_left(item),
                 notsent_bytes=self._notsent_bytes,
+                send_buffer_bytes=self._send_buffer_bytes,
             )
             self._set_gate(lane)
         return lane

@@ -17,6 +17,7 @@ from agents import lane_socket, lanes, transport, wire
 from agents.lanes import LaneId
 from agents.transport import Transport
 from topologies import dscp
+from topologies.errors import UsageError
 
 _NUMBERS = itertools.count(1)
 
@@ -147,6 +148,30 @@ def test_the_backlog_stays_in_the_queue_where_the_lowest_order_goes_first() -> N
         assert sender.queue_length(1) == 0
 
     run(work)
+
+
+def test_a_fixed_send_buffer_replaces_the_limit_on_unsent_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def options(pair: Pair) -> tuple[int, int]:
+        pair.ends[0].send(1, 0, {"n": "opens"})
+        await pair.sinks[1].until(lambda: len(pair.sinks[1].frames) == 1)
+        sock = pair.socket()
+        unsent = sock.getsockopt(socket.IPPROTO_TCP, lane_socket.TCP_NOTSENT_LOWAT)
+        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), unsent
+
+    async def usual(pair: Pair) -> None:
+        assert (await options(pair))[1] == lanes.NOTSENT_LOWAT
+
+    async def fixed(pair: Pair) -> None:
+        size, unsent = await options(pair)
+        assert size == 2 * 150_000  # the kernel counts its own overhead in
+        assert unsent != lanes.NOTSENT_LOWAT
+
+    run(usual)
+    monkeypatch.setenv(lane_socket.SEND_BUFFER, "150000")
+    run(fixed)
+    monkeypatch.setenv(lane_socket.SEND_BUFFER, "4M")
+    with pytest.raises(UsageError, match="STORMBED_SEND_BUFFER_BYTES cannot be '4M'"):
+        Pair()
 
 
 def test_a_holding_receiver_reads_nothing_until_it_resumes() -> None:

@@ -1,4 +1,4 @@
-"""Every scheduler that plans ahead, over real agents and TCP: exact sums, odd chunks, one slow site."""
+"""Every scheduler over real agents and TCP: exact sums, odd chunks, one slow site; two to nine sites."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.planning.registry import SchedulerSpec
+from agents.planning.registry import SchedulerSpec, scheduler_names
 
 Everywhere = Callable[[dict[Any, Callable[[], Any]]], dict[Any, Any]]
 
@@ -70,3 +70,41 @@ def test_exact_sums_on_nine_sites(make_cluster: Any, everywhere: Everywhere) -> 
         "greedw-literal",
         "star-best",
     ]
+
+
+@pytest.mark.timeout(120)
+def test_exact_sums_on_two_to_nine_sites(make_cluster: Any, everywhere: Everywhere) -> None:
+    """A job of the first n sites of the network each, under every registered scheduler."""
+    cluster = make_cluster("netstorm-9")
+    runner = cluster.runner()
+    names = scheduler_names()
+    sizes = (1, 10_007)  # one chunk of one element; no whole number of chunks
+
+    def work(site: int, job: str) -> int:
+        served = 0
+        with cluster.join(site, job) as client:
+            total = client.world_size * (client.world_size + 1) // 2
+            while client.next_segment() is not None:
+                if site == 1:
+                    time.sleep(0.02)  # a straggler
+                for elements in sizes:
+                    rows = np.arange(elements) % 97
+                    array = (rows * (client.rank + 1)).astype(np.float32)
+                    client.allreduce(array).wait()
+                    assert np.array_equal(array, (rows * total).astype(np.float32))
+                    served += 1
+        return served
+
+    def run(job: str) -> None:
+        for name in names:
+            runner.run_segment(job, {"label": name, "scheduler": name}, timeout=50)
+        runner.close_job(job)
+
+    for n in range(2, 10):
+        job = f"sites-{n}"
+        runner.open_job(
+            {"job": job, "sites": dict.fromkeys(cluster.names[:n], 1), "deadline_s": 40, "chunk_elements": 997}
+        )
+        sites = {k: lambda k=k, job=job: work(k, job) for k in range(n)}
+        results = everywhere({"runner": lambda job=job: run(job)} | sites)
+        assert [results[k] for k in range(n)] == [len(sizes) * len(names)] * n

@@ -102,14 +102,19 @@ class Stage:
     """Jobs released together, done when the last of them is.
 
     release  when its jobs start, seconds; later than now where a tuner announces a stage
+    ahead    expected seconds on each link of the stages that can begin only when this one has ended
+    ahead_alone  expected seconds that those need one after the other on an empty network
     """
 
     id: int
     jobs: tuple[Job, ...]
     release: Number = 0
     weight: Number = 1
+    ahead: Loads = field(default_factory=dict)
+    ahead_alone: Number = 0
 
     def __post_init__(self) -> None:
+        _check_loads(f"stage {self.id}, ahead,", self.ahead)
         if not self.jobs:
             raise CoflowError(f"stage {self.id} has no jobs", hint="a stage ends with its last job: give one")
 

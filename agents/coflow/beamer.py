@@ -57,7 +57,7 @@ class Beamer:
     ageing_s: float | None = None
     name: ClassVar[str] = "beamer"
     allocation: ClassVar[Allocation] = "greedy"
-    reads_loads: ClassVar[bool] = True
+    reads_loads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.ageing_s is not None and not self.ageing_s > 0:
@@ -90,7 +90,7 @@ class StageSrpt:
 
     name: ClassVar[str] = "stage_srpt"
     allocation: ClassVar[Allocation] = "greedy"
-    reads_loads: ClassVar[bool] = True
+    reads_loads: ClassVar[bool] = False
 
     def order(self, view: View) -> Ranking:
         return by_stages(view, self.rank_stages, self.name)

@@ -10,6 +10,7 @@ from agents.coflow.base import Ordering
 from agents.coflow.beamer import Beamer, StageSrpt
 from agents.coflow.fair import Fair
 from agents.coflow.fifo import Fifo, FifoLm
+from agents.coflow.horizon import Horizon
 from agents.coflow.sincronia import Sincronia
 from agents.coflow.varys import Varys
 from topologies.errors import UsageError, nearest
@@ -17,10 +18,10 @@ from topologies.errors import UsageError, nearest
 OrderingSpec = str | Mapping[str, Any]
 
 _ORDERINGS: dict[str, type[Any]] = {
-    kind.name: kind for kind in (Fair, Fifo, FifoLm, Varys, Sincronia, Beamer, StageSrpt)
+    kind.name: kind for kind in (Fair, Fifo, FifoLm, Varys, Sincronia, Beamer, StageSrpt, Horizon)
 }
 # Those that read stages.
-STAGED = frozenset({Beamer.name, StageSrpt.name})
+STAGED = frozenset({Beamer.name, StageSrpt.name, Horizon.name})
 
 
 def ordering_names() -> tuple[str, ...]:

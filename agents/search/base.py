@@ -142,6 +142,10 @@ class Tuner(Protocol):
         """The stages in their order were no trial to fail. Without a barrier: at most so many trials."""
         ...
 
+    def after(self, stage: int) -> tuple[Rung, ...]:
+        """Of a stage under way: those of `rungs` that can begin only when it has ended. None without a barrier."""
+        ...
+
     def start(self) -> Step: ...
 
     def report(self, stage: int, trial: int, score: float | None) -> Step:

@@ -89,6 +89,12 @@ class _Brackets(Machine):
     def rungs(self) -> tuple[Rung, ...]:
         return tuple(rung for bracket in self._brackets for rung in bracket)
 
+    def after(self, stage: int) -> tuple[Rung, ...]:
+        later = super().after(stage)
+        if not self._together:
+            return later
+        return tuple(rung for rung in later if rung.bracket == self._stages[stage].bracket)
+
     def _first(self) -> list[StagePlan]:
         count = len(self._brackets) if self._together else 1
         return [self._open(bracket) for bracket in range(count)]

@@ -68,6 +68,13 @@ class Machine(ABC):
     def _next(self, ended: StagePlan, scores: Mapping[int, float | None]) -> list[StagePlan]:
         """The stages that follow one of which all trials have reported; calls `_end` for trials that stop."""
 
+    def after(self, stage: int) -> tuple[Rung, ...]:
+        plan = self._stages.get(stage)
+        if plan is None:
+            raise SearchError(f"{self.name}: stage {stage} is not under way")
+        here = (plan.bracket, plan.rung)
+        return tuple(rung for rung in self.rungs() if self.barrier and (rung.bracket, rung.rung) > here)
+
     def start(self) -> Step:
         if self._started:
             raise SearchError(f"{self.name} has started already", hint="a search runs once")

@@ -36,7 +36,7 @@ def coflow(
         Path, typer.Argument(help="A file in the coflow-benchmark format, such as FB2010-1Hr-150-0.txt.")
     ],
     policy: Annotated[
-        str, typer.Option(help="fair, fifo, fifo_lm, varys, sincronia, beamer or stage_srpt.")
+        str, typer.Option(help="fair, fifo, fifo_lm, varys, sincronia, beamer, stage_srpt or horizon.")
     ] = "sincronia",
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the policy as name=value; may be repeated.")

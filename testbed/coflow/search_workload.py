@@ -13,7 +13,7 @@ from functools import cached_property
 from agents.coflow.base import Job, Loads, Stage, largest
 from agents.coflow.fabric import Fabric
 from agents.coflow.registry import STAGED
-from agents.search.base import StagePlan, TrialRun, Tuner
+from agents.search.base import Rung, StagePlan, TrialRun, Tuner
 from testbed.coflow.demand import Demand
 from testbed.coflow.simulator import Simulation
 
@@ -84,9 +84,16 @@ class _Running:
     left: int
     coflow: int | None = None
 
+    idle: Job | None = None
+
     def job(self, simulation: Simulation) -> Job:
-        unsent = {} if self.coflow is None else simulation.loads(self.coflow)
-        return Job(self.number, self.left, self.training.compute, self.loads, unsent)
+        if self.coflow is not None:
+            return Job(
+                self.number, self.left, self.training.compute, self.loads, simulation.loads(self.coflow)
+            )
+        if self.idle is None or self.idle.iterations != self.left:
+            self.idle = Job(self.number, self.left, self.training.compute, self.loads)
+        return self.idle
 
     @cached_property
     def whole(self) -> Job:
@@ -102,6 +109,8 @@ class _Stage:
     release: float
     jobs: dict[int, _Running]
     alone: float
+    ahead: Loads
+    ahead_alone: float
 
 
 @dataclass
@@ -142,7 +151,8 @@ class SearchWorkload:
                 self._job_count += 1
             whole = Stage(self._stage_count, tuple(job.whole for job in jobs.values()))
             alone = max(largest(whole.loads), *(job.alone for job in whole.jobs))
-            stage = _Stage(self._stage_count, search, plan, simulation.now, jobs, alone)
+            ahead, ahead_alone = expected(whole.jobs, self.searches[search].tuner.after(plan.id))
+            stage = _Stage(self._stage_count, search, plan, simulation.now, jobs, alone, ahead, ahead_alone)
             self._active[stage.number] = stage
             self._stage_count += 1
             for job in jobs.values():
@@ -188,6 +198,28 @@ class SearchWorkload:
         if simulation.ordering.name not in STAGED:
             return ()
         return tuple(
-            Stage(stage.number, tuple(job.job(simulation) for job in stage.jobs.values()), stage.release)
+            Stage(
+                stage.number,
+                tuple(job.job(simulation) for job in stage.jobs.values()),
+                stage.release,
+                ahead=stage.ahead,
+                ahead_alone=stage.ahead_alone,
+            )
             for stage in self._active.values()
         )
+
+
+def expected(jobs: Sequence[Job], rungs: Iterable[Rung]) -> tuple[dict[int, float], float]:
+    """What later rungs need if their trials are like these jobs in the mean: seconds on each link, and one after the
+    other on an empty network."""
+    each: dict[int, float] = {}
+    for job in jobs:
+        for link, load in job.loads.items():
+            each[link] = each.get(link, 0.0) + load / len(jobs)
+    longest = [job.compute + largest(job.loads) for job in jobs]
+    total, alone = 0, 0.0
+    for rung in rungs:
+        iterations = rung.end - rung.start
+        total += rung.trials * iterations
+        alone += iterations * max(longest) if rung.trials > 1 else iterations * sum(longest) / len(longest)
+    return {link: total * load for link, load in each.items()}, alone

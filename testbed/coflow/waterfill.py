@@ -47,9 +47,9 @@ def _side(count: Array, capacity: Array, level: Array, other: Array) -> float:
     bound = here & (other[None, :] >= base[:, None])
     slope = np.where(bound, count, 0).sum(axis=1)
     fixed = np.where(bound, 0.0, count * other[None, :]).sum(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        fresh = np.where(slope > 0, (capacity - fixed) / slope, capacity)
-    fresh = np.clip(np.nan_to_num(fresh, nan=0.0, posinf=0.0, neginf=0.0), 0.0, capacity)
+    fresh = np.divide(capacity - fixed, slope, out=capacity.copy(), where=slope > 0)
+    np.maximum(fresh, 0.0, out=fresh)
+    np.minimum(fresh, capacity, out=fresh)
     change = float(np.abs(fresh - level).max(initial=0.0))
     level[:] = fresh
     return change

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.coflow.base import CoflowError, Ranking, Stage, View
+from agents.coflow.base import CoflowError, Job, Ranking, Stage, View
 from agents.coflow.beamer import Beamer, rank_jobs
 from agents.coflow.bssi import bssi, prefix_loads
 from agents.coflow.fabric import Fabric, Flow
 from agents.coflow.registry import get_ordering, ordering_names
+from agents.search.base import Rung
 from testbed.coflow.bounds import open_shop_optimum, stage_bound
 from testbed.coflow.demand import Demand
 from testbed.coflow.jobs import synchronisation
+from testbed.coflow.search_workload import expected
 from testbed.coflow.searches import SearchSpec, make_workload, run_searches
 from testbed.coflow.simulator import Simulation
 from topologies.errors import StormbedError
@@ -81,6 +83,16 @@ def test_survivors_go_on_from_where_they_were() -> None:
 def test_a_seed_is_a_result() -> None:
     assert run_searches(SMALL, 5, "beamer") == run_searches(SMALL, 5, "beamer")
     assert run_searches(SMALL, 5, "beamer") != run_searches(SMALL, 6, "beamer")
+
+
+def test_later_rungs_are_expected_like_the_present_jobs() -> None:
+    jobs = [Job(0, 10, 1.0, {0: 2.0}), Job(1, 10, 0.0, {0: 4.0, 1: 1.0})]
+    ahead, alone = expected(jobs, [Rung(0, 1, 2, 10, 15), Rung(0, 2, 1, 15, 35)])
+    # 2 x 5 + 1 x 20 iterations of 3 s on link 0 and half a second on link 1.
+    assert ahead == {0: 90, 1: 15}
+    # Two jobs: as long as the longer, 4 s an iteration; one job: as the mean, 3.5 s.
+    assert alone == 5 * 4 + 20 * 3.5
+    assert expected(jobs, []) == ({0: 0, 1: 0}, 0)
 
 
 def test_bytes_of_a_synchronisation() -> None:

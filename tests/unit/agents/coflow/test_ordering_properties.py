@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agents.coflow.base import Ordering, Ranking, View
 from agents.coflow.bssi import bssi, placements, prefix_loads
 from agents.coflow.fabric import Fabric, Flow, merged
+from agents.coflow.horizon import least_sum
 from agents.coflow.rates import Backlog, greedy, max_min
 from agents.coflow.registry import get_ordering
 from agents.coflow.sincronia import Sincronia
@@ -143,6 +144,26 @@ def test_the_optimum_over_subsets_is_the_one_over_permutations(instance: Any) ->
     loads = loads_of(instance)
     by_hand = min(sum(prefix_loads(order, loads).values()) for order in permutations(range(len(loads))))
     assert open_shop_optimum(loads) == by_hand
+
+
+@quick
+@given(coflows, st.data())
+def test_the_least_sum_is_that_of_all_orders(instance: Any, data: st.DataObject) -> None:
+    loads = loads_of(instance)
+    alone = [F(data.draw(st.integers(0, 30))) for _ in loads]
+    weights = [F(data.draw(st.integers(1, 5))) for _ in loads]
+
+    def cost(order: Any) -> F:
+        before: dict[int, Any] = {}
+        total = F(0)
+        for k in order:
+            for link, load in loads[k].items():
+                before[link] = before.get(link, 0) + load
+            total += weights[k] * max(alone[k], *(before[link] for link in loads[k]))
+        return total
+
+    best = least_sum(loads, alone, weights)
+    assert cost(best) == min(cost(order) for order in permutations(range(len(loads))))
 
 
 @quick

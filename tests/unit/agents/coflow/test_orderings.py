@@ -13,6 +13,7 @@ from agents.coflow.bssi import bssi, placements, prefix_loads
 from agents.coflow.fabric import Fabric, Flow, merged
 from agents.coflow.fair import Fair
 from agents.coflow.fifo import Fifo, FifoLm
+from agents.coflow.horizon import Horizon, least_sum
 from agents.coflow.rates import Backlog, greedy, madd, max_min
 from agents.coflow.registry import get_ordering, ordering_names
 from agents.coflow.sincronia import Sincronia, admit
@@ -192,6 +193,29 @@ def test_stages_on_different_links_do_not_delay_each_other() -> None:
     assert ranked(Beamer(), one, two, both) == [1, 2, 0]
 
 
+def test_what_follows_a_stage_counts_too() -> None:
+    # Stage 0 is the smaller, its search the larger: 14 s on link 0 against 5.
+    first = Stage(0, (Job(0, 1, loads={0: F(4)}),), ahead={0: F(10)})
+    second = Stage(1, (Job(1, 1, loads={0: F(5)}),))
+    assert ranked(Beamer(), first, second) == [0, 1]
+    for exact in (0, 8):
+        assert [s.id for s in Horizon(exact).rank_stages(View(0, (), (first, second)))] == [1, 0]
+
+
+def test_a_search_that_ends_late_in_any_case_waits() -> None:
+    # On link 0: 3 and 4. The first computes for 20 s more in its later stages, so 4 s more do not delay it.
+    long = Stage(0, (Job(0, 1, loads={0: F(3)}),), ahead_alone=F(20))
+    short = Stage(1, (Job(1, 1, loads={0: F(4)}),))
+    assert [s.id for s in Horizon().rank_stages(View(0, (), (long, short)))] == [1, 0]
+    assert [s.id for s in Horizon(0).rank_stages(View(0, (), (long, short)))] == [0, 1]
+    assert least_sum([{0: 3}, {0: 4}], [23, 4], [1, 1]) == [1, 0]
+    # Weights: 5 x 3 + 7 against 4 + 5 x 7.
+    assert least_sum([{0: 3}, {0: 4}], [0, 0], [5, 1]) == [0, 1]
+    # Links of its own delay nobody.
+    assert least_sum([{0: 3, 1: 9}, {0: 4}], [0, 0], [1, 1]) == [1, 0]
+    assert least_sum([], [], []) == []
+
+
 def test_levels() -> None:
     assert list(levels(range(10)).values()) == [7, 6, 5, 4, 3, 2, 1, 0, 0, 0]
     assert list(levels("abc", 2).values()) == [1, 0, 0]
@@ -277,6 +301,8 @@ def test_repeated_pairs_add_up() -> None:
         (lambda: FifoLm(threshold=-1), "threshold of -1"),
         (lambda: Sincronia(online="often"), "often"),  # type: ignore[arg-type]
         (lambda: Beamer(ageing_s=0), "ageing_s 0"),
+        (lambda: Horizon(exact=13), "exact 13"),
+        (lambda: Stage(4, (Job(0, 1),), ahead={2: -1}), "stage 4, ahead, has a load of -1 s on link 2"),
     ],
 )
 def test_what_makes_no_sense_is_named(make: Any, says: str) -> None:
@@ -285,7 +311,7 @@ def test_what_makes_no_sense_is_named(make: Any, says: str) -> None:
 
 
 def test_orderings_by_name() -> None:
-    assert ordering_names() == ("fair", "fifo", "fifo_lm", "varys", "sincronia", "beamer", "stage_srpt")
+    assert ordering_names() == ("fair", "fifo", "fifo_lm", "varys", "sincronia", "beamer", "stage_srpt", "horizon")
     for name in ordering_names():
         assert isinstance(get_ordering(name), Ordering)
         assert get_ordering(name).name == name

@@ -122,6 +122,21 @@ def test_hyperband_of_81_and_3_has_the_rungs_of_the_paper() -> None:
     assert [min(one.trial for one in plan.runs) for plan in stages if plan.rung == 0] == [0, 81, 115, 130, 138]
 
 
+def test_what_can_begin_only_after_a_stage() -> None:
+    def after(name: str, options: dict[str, Any]) -> list[list[tuple[int, int, int]]]:
+        tuner = make_tuner(name, SPACE, options)
+        stages = tuner.start().stages
+        return [[(r.trials, r.start, r.end) for r in tuner.after(plan.id)] for plan in stages]
+
+    assert after("halving", {"rungs": 3}) == [[(4, 10, 20), (2, 20, 40)]]
+    assert after("hyperband", {"max_iterations": 3}) == [[(1, 1, 3), (2, 0, 3)]]
+    assert after("hyperband", {"max_iterations": 3, "together": True}) == [[(1, 1, 3)], []]
+    assert after("random", {"trials": 5, "wave": 3}) == [[(2, 0, 10)]]
+    assert after("asha", {"slots": 1}) == [[]]
+    with pytest.raises(SearchError, match="stage 3 is not under way"):
+        make_tuner("halving", SPACE).after(3)
+
+
 def test_hyperband_rounds_down_what_is_no_power_and_needs_no_logarithm() -> None:
     brackets = HyperbandRules(100, 3).brackets()
     assert [rung.end for rung in brackets[0]] == [1, 3, 11, 33, 100]

@@ -79,7 +79,7 @@ class TorchTrainer:
                 found = state.get(f"parameter-{k}")
                 if found is None or found.shape != tuple(parameter.shape):
                     raise UsageError(
-                        "the state to go on from is that of another model", hint="copy between equal models only"
+                        "the state to go on from is another model's", hint="copy between equal models only"
                     )
                 parameter.copy_(torch.from_numpy(np.array(found)))
         for key, value in state.items():

@@ -48,6 +48,11 @@ def run_experiment(
         KeyboardInterrupt: passed on when everything that was started has ended.
     """
     path = new_run_path(out, experiment.spec.name)
+    if experiment.spec.world == "simulated" and experiment.spec.tuners:
+        from testbed.searches.simulated import run_searches
+
+        run_searches(experiment, path, say, on_directory=on_directory)
+        return path
     if experiment.spec.world == "simulated":
         from testbed.simulation.run import run_experiment as simulate
 

@@ -188,7 +188,6 @@ class Experiment(_Strict):
     scheduler; reports keep the order of the file. `awareness` measures the links and
     plans anew while a scheduler's turn lasts, `auxiliary` lets chunks take other paths, `policy` says how a
     new plan comes into force; see `agents.options`.
-    plans anew while a scheduler's turn lasts, `auxiliary` lets chunks take other paths; see `agents.options`.
 
     With `tuners` (or one `tuner`) the experiment is of hyper-parameter searches: all of them run at once under
     one of the `policies` after the other, every trial synchronises by the one scheduler, and `training` says

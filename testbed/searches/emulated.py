@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agents.coflow_control import CoflowProcess
@@ -31,6 +32,7 @@ from testbed.searches.turn import Turn, TurnSetting
 from topologies.errors import DeadlineError, RunFailedError
 
 CHECKPOINTS = "checkpoints"
+CLOSE_AT_ONCE = 16
 TAIL_BYTES = 16_384
 
 
@@ -41,7 +43,10 @@ class EmulatedSearch(EmulatedRun):
         self._plan: SearchPlan = plan_searches(self._experiment)
         self._records = SearchRecords(self._run.path)
         self._syncs: list[tuple[int, int]] = []
-        self._run.update(workers=tuple(row for row in self._run.manifest.workers if row.worker == 0))
+        names = self._experiment.topology.site_names
+        used = {names[site] for job in self._plan.jobs.values() for site in job.members}
+        rows = (row for row in self._run.manifest.workers if row.worker == 0 and row.site in used)
+        self._run.update(workers=tuple(rows))
         self._record_network()
         self._open_jobs(coordinator)
         self._start_trial_workers()
@@ -50,9 +55,7 @@ class EmulatedSearch(EmulatedRun):
             for segment in self._experiment.turns:
                 self._conduct_turn(segment, coflows)
         self._say("ending the workers")
-        for job in self._plan.jobs.values():
-            coordinator.close_job(self._job_name(job))
-        self._run.events.write("jobs-closed")
+        self._close_jobs()
         self._end_workers()
 
     def _start_coflow_process(self) -> CoflowProcess:
@@ -127,6 +130,18 @@ class EmulatedSearch(EmulatedRun):
             if time.monotonic() > deadline:
                 raise DeadlineError(f"{wanted - joined} of {wanted} workers to join", JOIN_DEADLINE_S)
             pause.wait(JOIN_POLL_S)
+
+    def _close_jobs(self) -> None:
+        """Several at once: each waits for its workers to leave."""
+
+        def close(job: TrialJob) -> None:
+            with CoordinatorClient(*self._testbed.coordinator) as client:
+                client.close_job(self._job_name(job))
+
+        with ThreadPoolExecutor(CLOSE_AT_ONCE, thread_name_prefix="close") as pool:
+            for done in [pool.submit(close, job) for job in self._plan.jobs.values()]:
+                done.result()
+        self._run.events.write("jobs-closed")
 
     # ---- a turn
 

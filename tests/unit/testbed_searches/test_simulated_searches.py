@@ -1,0 +1,154 @@
+"""Searches in the simulated world: real training, stages with barriers, and reports as of any experiment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.experiments.run import run_experiment
+from testbed.experiments.spec import LoadedExperiment, experiment_from_text, open_experiment
+from testbed.report.html import render_page
+from testbed.report.measurements import read_run
+from testbed.report.searches import SearchMeasurements, read_searches
+from testbed.report.summary import result_to_json, summarise_run
+
+SMALL: dict[str, Any] = {
+    "name": "s",
+    "topology": "triangle",
+    "scale": 0.1,
+    "world": "simulated",
+    "training": {"model": "mlp-4k", "batch": 8, "compute": {"mean": "20ms"}, "chunk_elements": 2000},
+    "schedulers": ["ring"],
+}
+
+
+def experiment(**changes: Any) -> LoadedExperiment:
+    return experiment_from_text(yaml.safe_dump({**SMALL, **changes}))
+
+
+def halving(**changes: Any) -> dict[str, Any]:
+    options = {"trials": 4, "rungs": 3, "iterations": 1}
+    return {"options": options, "space": {"lr": {"low": 0.01, "high": 0.5, "log": True}}, **changes}
+
+
+def run(loaded: LoadedExperiment, out: Path) -> tuple[Path, SearchMeasurements]:
+    path = run_experiment(loaded, out=out)
+    problems: list[str] = []
+    found = read_searches(path, problems)
+    assert problems == []
+    return path, found
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SearchMeasurements]:
+    loaded = experiment(
+        tuners=[halving(), halving(name="wide", workers=3)], policies=["fair", "sincronia", "beamer"], repeats=3
+    )
+    return run(loaded, tmp_path_factory.mktemp("runs"))
+
+
+def test_stages_are_rungs_that_end_with_their_last_trial(searched: tuple[Path, SearchMeasurements]) -> None:
+    _, found = searched
+    assert len(found.stages) == 3 * 3 * 2 * 3 and all(stage.barrier for stage in found.stages)
+    for stage in found.stages:
+        key = stage.segment, stage.tuner, stage.stage
+        trials = [row for row in found.trials if (row.segment, row.tuner, row.stage) == key]
+        assert len(trials) == stage.trials == (4, 2, 1)[stage.rung]
+        assert stage.end_s == pytest.approx(max(row.end_s for row in trials), abs=1e-6)
+        assert stage.sct_s >= stage.alone_s * 0.999
+    assert len(found.coflows) == 9 * 2 * (4 + 2 * 1 + 1 * 2)
+
+
+def test_survivors_are_the_best_by_real_training(searched: tuple[Path, SearchMeasurements]) -> None:
+    _, found = searched
+    for segment in {row.segment for row in found.stages}:
+        rows = [row for row in found.trials if row.segment == segment and row.tuner == "wide"]
+        first = sorted((row.score, row.trial) for row in rows if row.stage == 0)
+        assert {trial for _, trial in first[:2]} == {row.trial for row in rows if row.stage == 1}
+        assert len({score for score, _ in first}) == 4, "four configurations, four losses"
+
+
+def test_every_policy_of_a_repeat_has_the_very_same_searches(searched: tuple[Path, SearchMeasurements]) -> None:
+    _, found = searched
+
+    def trials(segment: str) -> set[tuple[Any, ...]]:
+        rows = [row for row in found.trials if row.segment == segment]
+        return {(r.tuner, r.stage, r.trial, r.parameters, r.sites, r.score) for r in rows}
+
+    assert trials("fair#1") == trials("beamer#1") == trials("sincronia#1") != trials("fair#2")
+    assert {row[4] for row in trials("fair#1")} == {row[4] for row in trials("fair#2")}, "the same sites"
+
+
+def test_the_report_compares_policies_repeat_by_repeat(searched: tuple[Path, SearchMeasurements]) -> None:
+    path, found = searched
+    result = summarise_run(read_run(path))
+    assert [row.policy for row in result.policies] == ["fair", "sincronia", "beamer"] and result.schedulers == ()
+    fair, _, beamer = result.policies
+    assert fair.first_ratio is not None and fair.first_ratio.mean == 1 and fair.stage is not None
+    ratios = []
+    for repeat in (1, 2, 3):
+        means = {}
+        for policy in ("fair", "beamer"):
+            times = [row.sct_s for row in found.stages if row.segment == f"{policy}#{repeat}"]
+            means[policy] = sum(times) / len(times)
+        ratios.append(means["beamer"] / means["fair"])
+    assert beamer.first_ratio is not None
+    assert beamer.first_ratio.mean == pytest.approx(sum(ratios) / 3) and beamer.first_ratio.interval is not None
+    plain = json.loads(json.dumps(result_to_json(result)))["policies"][0]
+    assert plain["stage_completion_s"]["count"] == 18 and plain["bound_ratio"] >= 1
+    assert 0 < plain["mean_utilisation_ratio"] <= plain["busiest_link"]["utilisation_ratio"] <= 1.001
+    page = render_page(path)
+    assert "SCT mean s" in page and "sincronia" in page
+
+
+def test_the_same_file_gives_the_same_run(tmp_path: Path) -> None:
+    loaded = experiment(tuner=halving(), policies=["beamer"])
+    assert run(loaded, tmp_path / "a")[1] == run(loaded, tmp_path / "b")[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "stages"),
+    [
+        ("hyperband", {"max_iterations": 4, "eta": 2}, 3 + 2 + 1),
+        ("pbt", {"trials": 4, "iterations": 1, "intervals": 3}, 3),
+        ("random", {"trials": 3, "iterations": 2}, 1),
+        ("asha", {"trials": 4, "slots": 2, "eta": 2, "rungs": 2}, 6),
+    ],
+)
+def test_every_kind_of_search_runs(tmp_path: Path, kind: str, options: dict[str, Any], stages: int) -> None:
+    loaded = experiment(tuner=halving(kind=kind, options=options), policies=["beamer"])
+    path, found = run(loaded, tmp_path)
+    assert len(found.stages) == stages
+    assert all(bool(row.barrier) == (kind != "asha") for row in found.stages)
+    if kind == "pbt":
+        # A copied state goes on: every interval begins where the one before it ended.
+        assert {(row.stage, row.from_iteration, row.to_iteration) for row in found.trials} == {
+            (0, 0, 1),
+            (1, 1, 2),
+            (2, 2, 3),
+        }
+    assert summarise_run(read_run(path)).policies[0].barrier == (kind != "asha")
+
+
+def test_training_that_diverges_is_a_trial_that_failed(tmp_path: Path) -> None:
+    tuner = halving(options={"trials": 2, "rungs": 1, "iterations": 12}, space={"lr": [1e20]})
+    _, found = run(experiment(tuner=tuner, policies=["fair"]), tmp_path)
+    assert [row.score for row in found.trials] == [None, None] and len(found.stages) == 1
+
+
+def test_a_damaged_row_is_a_named_problem(searched: tuple[Path, SearchMeasurements], tmp_path: Path) -> None:
+    path, _ = searched
+    copy = tmp_path / "stages.csv"
+    copy.write_text(path.joinpath("stages.csv").read_text() + "fair,wide,x,0,0,1,1,0,0,0\n")
+    problems: list[str] = []
+    assert len(read_searches(tmp_path, problems).stages) == 54
+    assert problems == ["stages.csv: line 56 cannot be read"]
+
+
+def test_the_shipped_experiment_runs_without_root(tmp_path: Path) -> None:
+    _, found = run(open_experiment("searches", {"world": "simulated"}), tmp_path)
+    assert {row.tuner for row in found.stages} == {"tuner1", "tuner2"} and len(found.stages) == 2 * 2 * 2

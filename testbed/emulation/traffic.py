@@ -229,7 +229,7 @@ def load(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
     loop.run_until(window[0])
     before = os.times()
     end = window[0] + int(request["seconds_s"] * 1e9)
-    if probes is not None:
+    if probes is not None and gap_s is not None:
         probes.send(int(request["seconds_s"] / gap_s), gap_s)
     loop.run_until(end)
     after = os.times()

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from tables import write_table
+from tables import table, write_table
 
 from agents.planning.base import NetworkView
 from agents.planning.registry import SchedulerSpec, get_scheduler, scheduler_names
@@ -200,11 +200,6 @@ def ratio(found: Mapping[str, Sequence[float]], shown: str, base: str = BASE) ->
 
 def say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 TABLES: dict[str, Callable[[int], str]] = {"static": static, "dynamic": dynamic, "routes": routes}

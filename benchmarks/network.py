@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from plain_mininet import CHANGES, HIGH_MBIT, HITLESS_S, LOW_MBIT
-from tables import write_table
+from tables import table, write_table
 
 from testbed.client import SupervisorClient
 from testbed.emulation import launch
@@ -339,11 +339,6 @@ def held() -> dict[str, int]:
         "children of the caller": len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
         "run directories": len(ours),
     }
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,10 @@ def report(
         Path | None,
         typer.Option("--out", metavar="FILE", help="The page's file; RUN/report.html when left out."),
     ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="FOLDER", help="Write each figure as an SVG file of its own instead."),
+    ] = None,
     runs: RunsOption = Path(RUNS),
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -34,6 +39,9 @@ def report(
 
     Everything comes from the run directory's files: a copied directory will do, and no testbed need stand.
     """
+    if figures is not None:
+        _write_figures(run, runs, figures, format)
+        return
     if html or out is not None:
         _write_page(run, runs, out, format)
         return
@@ -53,6 +61,19 @@ def report(
         console().print(render_report(result))
 
 
+def _write_figures(run: str, runs: Path, folder: Path, format: Format) -> None:
+    from testbed.report.bounds import bound_seconds
+    from testbed.report.find import find_run
+    from testbed.report.html import write_figures
+
+    with drawing_to(folder):
+        paths = write_figures(find_run(run, runs), folder, bound_seconds)
+    if format is Format.JSON:
+        print_json({"paths": [str(path) for path in paths]})
+    else:
+        typer.echo("\n".join(map(str, paths)))
+
+
 def _write_page(run: str, runs: Path, out: Path | None, format: Format) -> None:
     from testbed.report.bounds import bound_seconds
     from testbed.report.find import find_run
@@ -68,19 +89,23 @@ def write_page(render: Callable[[], str], path: Path, format: Format) -> None:
     Raises:
         CannotHonourError: nothing can draw here, or the file cannot be written.
     """
-    try:
+    with drawing_to(path):
         page = render()
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise CannotHonourError("the page's figures need matplotlib", hint="pip install 'matplotlib>=3.8'") from None
-    try:
         path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise CannotHonourError(
-            f"{path}: cannot be written: {error.strerror}", hint="name another file with --out"
-        ) from error
     if format is Format.JSON:
         print_json({"path": str(path), "bytes": len(page.encode())})
     else:
         typer.echo(f"{path} ({len(page.encode()) / 1e6:.1f} MB); open it in a browser")
+
+
+@contextmanager
+def drawing_to(path: Path) -> Iterator[None]:
+    """What can stand in the way of drawing into a file or folder, in words."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        raise CannotHonourError("figures need matplotlib", hint="pip install 'matplotlib>=3.8'") from None
+    except OSError as error:
+        raise CannotHonourError(f"{path}: cannot be written: {error.strerror}", hint="name another place") from error

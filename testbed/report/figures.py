@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from agents.planning.registry import Style, scheduler_style
 from testbed.experiments.manifest import Manifest
+from testbed.report.html_style import LIGHT
 from topologies.errors import UsageError
 
 if TYPE_CHECKING:
@@ -170,6 +171,15 @@ def to_svg(made: Drawing, name: str, label: str) -> str:
     return head + opening.removeprefix("<svg") + ">" + rest.strip()
 
 
+def standalone(svg: str) -> str:
+    """A figure as a file of its own: the light page's colours on its card's white, nothing left to a page."""
+    coloured = re.sub(r"var\((--[a-z0-9]+)\)", lambda found: _OUTSIDE[found[1]], svg)
+    opening, rest = coloured.split(">", 1)
+    ground = f'<rect width="100%" height="100%" fill="{LIGHT["--card"]}"/>'
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{opening}>{ground}{rest}\n'
+
+
+_OUTSIDE: Final = {**LIGHT, "--font": "'DejaVu Sans', Verdana, sans-serif"}
 _RECTANGLE: Final = re.compile(r"M (\S+) (\S+) L (\S+) \2 L \3 (\S+) L \1 \4 (?:L \1 \2 )?z")
 
 

@@ -66,7 +66,9 @@ def synchronisation_times(run: Measurements, result: RunResult) -> Figure | None
             markeredgecolor=CARD,
             zorder=4,
         )
-        spread = "" if summary.interval is None else f" ±{seconds(summary.interval[1] - summary.mean)}"
+        half = 0.0 if summary.interval is None else summary.interval[1] - summary.mean
+        # Of a simulated run all may be equal, and then there is no spread to tell.
+        spread = f" ±{seconds(half)}" if half > 5e-4 * summary.mean else ""
         axes.annotate(
             f"{seconds(summary.mean)} s{spread}", (summary.mean, row), (0, 8), textcoords="offset points",
             ha="center", fontsize=8.5, zorder=5,

@@ -20,7 +20,7 @@ from testbed.events import read_events
 from testbed.experiments.manifest import EXPERIMENT, RESOLVED, TOPOLOGY, TRACE, Manifest
 from testbed.report import figures_run
 from testbed.report import html_parts as parts
-from testbed.report.figures import BLACK, Figure, style_of
+from testbed.report.figures import BLACK, Figure, standalone, style_of
 from testbed.report.figures_links import utilisation
 from testbed.report.format import NONE, seconds
 from testbed.report.measurements import Measurements, read_run
@@ -58,15 +58,7 @@ def render_page(directory: Path, bound: Bound | None = None) -> str:
     run = read_run(directory)
     result = summarise_run(run, bound)
     replay = read_replay(directory)
-    figures: list[Figure | None] = [
-        figures_run.synchronisation_times(run, result),
-        figures_run.accuracy(run, result),
-        utilisation(run),
-        figures_run.gantt(run, _traces(directory, run.manifest)),
-        figures_run.timeline(run, replay),
-        figures_run.fidelity(run),
-    ]
-    drawn = {figure.name: figure for figure in figures if figure is not None}
+    drawn = {figure.name: figure for figure in draw(directory, run, result, replay)}
     sections = [
         ("result", "Result", _result(run, result)),
         *(
@@ -92,6 +84,36 @@ def render_page(directory: Path, bound: Bound | None = None) -> str:
         f"<code>{escape(run.manifest.id)}</code></footer>",
     ]
     return parts.page(title, body)
+
+
+def draw(directory: Path, run: Measurements, result: RunResult, replay: dict[str, Any]) -> list[Figure]:
+    """Every figure that the run's files are enough for."""
+    figures: list[Figure | None] = [
+        figures_run.synchronisation_times(run, result),
+        figures_run.accuracy(run, result),
+        utilisation(run),
+        figures_run.gantt(run, _traces(directory, run.manifest)),
+        figures_run.timeline(run, replay),
+        figures_run.fidelity(run),
+    ]
+    return [figure for figure in figures if figure is not None]
+
+
+def write_figures(directory: Path, out: Path, bound: Bound | None = None) -> list[Path]:
+    """Write each figure of a run as an SVG file of its own, for a paper or a slide; returns the files.
+
+    Raises:
+        InvalidFileError: as `render_page`.
+        OSError: `out` cannot be written.
+    """
+    run = read_run(directory)
+    figures = draw(directory, run, summarise_run(run, bound), read_replay(directory))
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for figure in figures:
+        paths.append(out / f"{figure.name}.svg")
+        paths[-1].write_text(standalone(figure.svg), encoding="utf-8")
+    return paths
 
 
 def _traces(directory: Path, manifest: Manifest) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 _LIGHT: Final = """
@@ -16,6 +18,11 @@ _DARK: Final = """
   --bed: #222a33; --u0: #475563; --u1: #34678f; --u2: #4a9bd6; --u3: #9fd3fb; --u4: #ffab2e;
   --down: #ff7a70; --good: #5fd0a5; --warn: #f1b155; --black: #f2f5f8;
 """
+
+LIGHT: Final[Mapping[str, str]] = {
+    name: value.strip() for name, value in re.findall(r"(--[a-z0-9]+):([^;]+);", _LIGHT)
+}
+"""The colours of the light page by their variables, for a drawing that stands outside of any page."""
 
 STYLE: Final = (
     f"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import typer
@@ -59,6 +60,12 @@ def test_run_then_report_then_list_then_compare(app: typer.Typer) -> None:
     assert compared["a"]["id"] == ids[0]
     assert compared["differences"] == ["seed: 1, 2"]
     assert "B / A" in said(app, "compare", ids[0], "last")
+    files = [Path(line) for line in said(app, "report", "--figures", "figures").split()]
+    assert {file.stem for file in files} >= {"synchronisation", "utilisation", "gantt", "timeline"}
+    for file in files:
+        drawing = ElementTree.fromstring(file.read_text())
+        assert drawing.tag == "{http://www.w3.org/2000/svg}svg" and drawing.get("viewBox")
+        assert "var(" not in file.read_text(), "nothing is left for a page to say"
     made = Path(said(app, "compare", ids[0], "last", "--html").split(" (")[0])
     page = made.read_text()
     assert made.name == f"compare-{ids[0]}.html"

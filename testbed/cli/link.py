@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from testbed.api import Testbed
 from testbed.cli.calibrate import Force
 from testbed.cli.output import Format, FormatOption, mbps, print_json, print_table, progress
 from testbed.cli.select import NameOption, attach
@@ -112,6 +113,7 @@ def set_(
     ] = None,
     one_way: Annotated[bool, typer.Option("--one-way", help="Only from SRC to DST.")] = False,
     name: NameOption = None,
+    format: FormatOption = Format.TEXT,
 ) -> None:
     """Change a link, both directions unless --one-way. No packet is lost by the change itself."""
     if rate is delay is jitter is loss is None:
@@ -123,9 +125,30 @@ def set_(
         "jitter": jitter and Delay.parse(jitter),
         "loss": loss and Loss.parse(loss),
     }
-    attach(name, "link set").link(src, dst).set(one_way=one_way, **changes)
+    testbed = attach(name, "link set")
+    testbed.link(src, dst).set(one_way=one_way, **changes)
     said = ", ".join(f"{key} {value}" for key, value in changes.items() if value is not None)
-    typer.echo(f"{between(src, dst, one_way)}: {said}")
+    tell(testbed, format, f"{between(src, dst, one_way)}: {said}", src, dst, one_way=one_way)
+
+
+def tell(
+    testbed: Testbed,
+    format: Format,
+    text: str,
+    src: str | None = None,
+    dst: str | None = None,
+    *,
+    one_way: bool = False,
+) -> None:
+    """What was done: a line for people; for programs the links that it was done to, as they are now."""
+    if format is Format.TEXT:
+        typer.echo(text)
+        return
+    rows = testbed.links()
+    if src is not None:
+        ends = {(src, dst)} if one_way else {(src, dst), (dst, src)}
+        rows = [row for row in rows if (row["src"], row["dst"]) in ends]
+    print_json({"name": testbed.name, "links": rows})
 
 
 def between(src: str, dst: str, one_way: bool = False) -> str:
@@ -145,6 +168,7 @@ def vary(
     seed: Annotated[int, typer.Option("--seed", help="Of the draws.")] = 1,
     stop: Annotated[bool, typer.Option("--stop", help="End it; links are what they were before.")] = False,
     name: NameOption = None,
+    format: FormatOption = Format.TEXT,
 ) -> None:
     """Have links change by themselves until --stop, as `dynamics` of an experiment does.
 
@@ -155,13 +179,19 @@ def vary(
         )
     testbed = attach(name, "link vary")
     if stop:
-        steps = testbed.call("dynamics_stop", owner="standing")["steps"]
-        typer.echo(f"{steps} changes were made; the links are what they were before")
+        played = testbed.call("dynamics_stop", owner="standing")
+        if format is Format.JSON:
+            print_json({"name": testbed.name, "playing": False, **played})
+        else:
+            typer.echo(f"{played['steps']} changes were made; the links are what they were before")
         return
     given = {"kind": kind, "every": every, "rate": rate, "path": trace and str(trace.absolute())}
     dynamics = {key: value for key, value in given.items() if value is not None}
-    testbed.call("dynamics_start", dynamics=dynamics, seed=seed, owner="standing")
-    typer.echo("the links change; `testbed link vary --stop` ends it")
+    began = testbed.call("dynamics_start", dynamics=dynamics, seed=seed, owner="standing")
+    if format is Format.JSON:
+        print_json({"name": testbed.name, "playing": True, "dynamics": dynamics, "seed": seed, **began})
+    else:
+        typer.echo("the links change; `testbed link vary --stop` ends it")
 
 
 def blackhole(
@@ -170,39 +200,44 @@ def blackhole(
     off: Annotated[bool, typer.Option("--off", help="Carry again.")] = False,
     both: Annotated[bool, typer.Option("--both", help="The other direction too.")] = False,
     name: NameOption = None,
+    format: FormatOption = Format.TEXT,
 ) -> None:
     """Drop everything from SRC to DST in silence: no switch notices, unlike `down`."""
     testbed = attach(name, "link blackhole")
     testbed.link(src, dst)
     testbed.call("blackhole", src=src, dst=dst, on=not off, both=both)
-    typer.echo(f"{between(src, dst, not both)}: {'carries again' if off else 'drops everything in silence'}")
+    said = "carries again" if off else "drops everything in silence"
+    tell(testbed, format, f"{between(src, dst, not both)}: {said}", src, dst, one_way=not both)
 
 
-def down(src: Src, dst: Dst, name: NameOption = None) -> None:
+def down(src: Src, dst: Dst, name: NameOption = None, format: FormatOption = Format.TEXT) -> None:
     """Cut a link: both its switches see the port go down."""
-    attach(name, "link down").link(src, dst).down()
-    typer.echo(f"{between(src, dst)}: down")
+    testbed = attach(name, "link down")
+    testbed.link(src, dst).down()
+    tell(testbed, format, f"{between(src, dst)}: down", src, dst)
 
 
-def up(src: Src, dst: Dst, name: NameOption = None) -> None:
+def up(src: Src, dst: Dst, name: NameOption = None, format: FormatOption = Format.TEXT) -> None:
     """Mend a link that was cut."""
-    attach(name, "link up").link(src, dst).up()
-    typer.echo(f"{between(src, dst)}: up")
+    testbed = attach(name, "link up")
+    testbed.link(src, dst).up()
+    tell(testbed, format, f"{between(src, dst)}: up", src, dst)
 
 
 def reset(
     src: Annotated[str | None, typer.Argument(metavar="[SRC", show_default=False)] = None,
     dst: Annotated[str | None, typer.Argument(metavar="DST]", show_default=False)] = None,
     name: NameOption = None,
+    format: FormatOption = Format.TEXT,
 ) -> None:
     """Put a link, or all of them, back to what the topology declares."""
     testbed = attach(name, "link reset")
     if src is not None and dst is not None:
         testbed.link(src, dst).reset()
-        typer.echo(f"{between(src, dst)}: as declared")
+        tell(testbed, format, f"{between(src, dst)}: as declared", src, dst)
     elif src is None:
         testbed.call("link_reset")
-        typer.echo("all links: as declared")
+        tell(testbed, format, "all links: as declared")
     else:
         raise UsageError(
             "a link has two ends", hint=f"testbed link reset {src} NEIGHBOUR, or no site for all"

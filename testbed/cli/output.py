@@ -29,10 +29,16 @@ class Format(StrEnum):
 FormatOption = Annotated[Format, typer.Option("--format", help="text for people, json for programs.")]
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that never cuts a table to the 80 columns that rich assumes of a pipe."""
+def console(*, stderr: bool = False, wrap_at: int | None = None) -> Console:
+    """A console that never cuts a table to the 80 columns that rich assumes of a pipe.
+
+    Args:
+        stderr: print there instead of on stdout.
+        wrap_at: have cells wrap, at the width of the terminal or, elsewhere, at so many columns.
+    """
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else 400, highlight=False, soft_wrap=True)
+    width = None if stream.isatty() else wrap_at or 400
+    return Console(file=stream, width=width, highlight=False, soft_wrap=wrap_at is None)
 
 
 def print_json(payload: dict[str, Any]) -> None:

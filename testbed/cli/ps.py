@@ -9,6 +9,7 @@ import typer
 
 from testbed.cli.output import Format, FormatOption, print_json, print_table
 from testbed.cli.select import NameOption, attach, attach_to_site
+from testbed.status import PARTS
 from topologies.errors import UsageError
 
 
@@ -65,5 +66,13 @@ def kill(
     if pid < 2:
         raise UsageError(f"{pid} is not the pid of a site's process", hint=f"`testbed ps {site}` lists them")
     testbed, site = attach_to_site([site], name, "kill")
+    rows = testbed.sites[site].processes()
+    part = next((row["name"] for row in rows if row["pid"] == pid and row["name"] in PARTS), None)
     testbed.sites[site].kill(pid)
     typer.echo(f"process {pid} of {site} has ended")
+    if part is not None:
+        typer.echo(
+            f"it was the {part} of {site}: without it testbed {testbed.name} is unhealthy\n"
+            f"  hint: `testbed down {testbed.name}` and `testbed up` make it anew",
+            err=True,
+        )

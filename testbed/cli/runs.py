@@ -10,6 +10,9 @@ import typer
 from testbed.cli.output import Format, FormatOption, console, print_json
 from testbed.report.find import RUNS
 
+COLUMNS = 120
+"""How wide the list is where no terminal tells."""
+
 
 def register(app: typer.Typer) -> None:
     app.command("runs")(runs)
@@ -40,7 +43,7 @@ def runs(
     elif not results and not unreadable:
         typer.echo(f"no run under {folder}; `testbed run quickstart` makes one")
     else:
-        console().print(render_runs(results, unreadable))
+        console(wrap_at=COLUMNS).print(render_runs(results, unreadable))
 
 
 def _row(report: dict[str, object]) -> dict[str, object]:

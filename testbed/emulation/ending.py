@@ -25,6 +25,9 @@ from testbed.emulation.waiting import is_running, reap, start_ticks, wait_for
 from topologies.errors import CleanupError, DeadlineError, StormbedError, UsageError
 
 END_S: Final = 10.0
+KILLED_S: Final = 60.0
+"""A killed testbed of 64 sites lets go of its packet sockets one after the other: nine seconds on an idle
+machine."""
 
 
 def down(name: str, *, on_progress: Callable[[str], None] | None = None) -> None:
@@ -103,7 +106,7 @@ def _remove_interface(name: str) -> None:
         return not management.link_exists(name)
 
     try:
-        wait_for(removed, f"the interface {name} to go away", END_S)
+        wait_for(removed, f"the interface {name} to go away", KILLED_S)
     except DeadlineError:
         raise CleanupError(f"the interface {name} could not be removed") from None
 
@@ -134,7 +137,7 @@ def _end(pid: int, ticks: int | None, patience_s: float = 1.0) -> None:
             except ProcessLookupError:
                 pass
     try:
-        wait_for(ended, f"process {pid} to end", END_S)
+        wait_for(ended, f"process {pid} to end", KILLED_S)
     except DeadlineError as error:
         raise CleanupError(f"the supervisor (process {pid}) does not end: {error.message}") from None
 

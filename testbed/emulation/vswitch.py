@@ -6,14 +6,13 @@ ovs-vswitchd first starts. Nothing here touches an Open vSwitch that the machine
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from testbed.emulation.delay_line import SO_RCVBUFFORCE, SO_SNDBUFFORCE
+from testbed.emulation.packet_sockets import borrow_packet_sockets
 from testbed.runner import run
 from topologies.errors import CannotHonourError
 
@@ -34,8 +33,6 @@ WRITE_BYTES: Final = 512 * 2**20
 """More than the queues of every link together; the kernel takes memory only for what waits."""
 PRIORITY: Final = 5
 """Below the delay line's, which sleeps most of the time and has deadlines to keep."""
-_SYS_PIDFD_GETFD: Final = 438
-"""The same number on every architecture."""
 
 
 class VSwitch:
@@ -123,37 +120,9 @@ class VSwitch:
         """
         frame = "ffffffffffff" + "025342ffffff" + "88b5" + "00" * 46  # an EtherType for local experiments
         self.ofctl("packet-out", bridge, f"in_port=controller packet={frame} actions=output:{port}")
-        pid = self.pid("ovs-vswitchd")
-        process = os.pidfd_open(pid)
-        try:
-            sockets = list(_packet_sockets(pid, process))
-        finally:
-            os.close(process)
+        sockets = borrow_packet_sockets(self.pid("ovs-vswitchd"))
         for borrowed in sockets:
             borrowed.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, READ_BYTES)
             borrowed.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, WRITE_BYTES)
             borrowed.close()
         return len(sockets)
-
-
-def _packet_sockets(pid: int, process: int) -> Iterator[socket.socket]:
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        if str(entry.readlink()).startswith("socket:"):
-            borrowed = socket.socket(fileno=_borrow(process, int(entry.name)))
-            if borrowed.family == socket.AF_PACKET:
-                yield borrowed
-            else:
-                borrowed.close()
-
-
-def _borrow(process: int, fd: int) -> int:
-    """A descriptor of another process, as one of ours."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    result = libc.syscall(_SYS_PIDFD_GETFD, process, fd, 0)
-    if result < 0:
-        code = ctypes.get_errno()
-        raise CannotHonourError(
-            f"the sockets of ovs-vswitchd cannot be reached: {os.strerror(code)}",
-            hint="needs root with CAP_SYS_PTRACE and Linux 5.6 or later",
-        )
-    return int(result)

@@ -121,6 +121,18 @@ class LinkState:
         """ "up", "down" or "blackhole"."""
         return "down" if self.down else "blackhole" if self.blackhole else "up"
 
+    def describe(self) -> dict[str, Any]:
+        """What a change of links came to, as events and `changes.csv` have it."""
+        return {
+            "src": self.link.src_name,
+            "dst": self.link.dst_name,
+            "rate_bps": self.link.rate.bps,
+            "delay_s": self.link.delay.seconds,
+            "loss_ratio": self.link.loss.ratio,
+            "loss_burst": self.link.loss.burst,
+            "state": self.condition,
+        }
+
 
 class Wan:
     """All directed links of one testbed. Not thread-safe: the supervisor changes one thing at a time.

@@ -16,7 +16,7 @@ from testbed.client import SupervisorClient
 from testbed.emulation.rundir import TestbedInfo
 from testbed.events import read_events
 from testbed.experiments.changes import LinkChanges
-from testbed.experiments.interference import interference
+from testbed.experiments.interference import changes_by_others, interference
 from testbed.experiments.manifest import DECISIONS, FidelityRow, LinkRow, WorkerRow
 from testbed.experiments.progress import TraceFollower
 from testbed.experiments.readiness import ended, has_ended
@@ -315,16 +315,26 @@ class EmulatedRun:
         """The verdict on the network, and a note of what others did to it meanwhile."""
         interfered: tuple[str, ...] = ()
         if self._links.began_ns:
-            interfered = interference(
-                read_events(self._testbed.run_dir / "events.jsonl"),
-                self._links.began_ns,
-                self._links.ended_ns,
-                own_changes=self._experiment.changes,
+            events = list(read_events(self._testbed.run_dir / "events.jsonl"))
+            began_ns, ended_ns, own = self._links.began_ns, self._links.ended_ns, self._experiment.changes
+            interfered = interference(events, began_ns, ended_ns, own_changes=own)
+            changes = changes_by_others(events, began_ns, ended_ns, own_changes=own)
+            self._run.update(changed_by_hand=len(changes))
+            self._run.merge_changes(
+                [((at_ns - began_ns) / 1e9, self._segment_at(at_ns), links) for at_ns, links in changes]
             )
         for what in interfered:
             self._run.note(what)
         found = self._links.fidelity(self._testbed.fidelity, self._synchronisations(), interfered)
         return found.model_copy(update={"limits": self._testbed.limits})
+
+    def _segment_at(self, at_ns: int) -> str:
+        """The label of the segment that went on then; empty between two."""
+        for segment in self._run.manifest.segments:
+            began_ns, ended_ns = segment.started_ns, segment.finished_ns
+            if began_ns is not None and began_ns <= at_ns and (ended_ns is None or at_ns <= ended_ns):
+                return segment.label
+        return ""
 
     def _synchronisations(self) -> list[tuple[int, int]]:
         """When gradients were under way, as the workers' traces tell."""

@@ -56,6 +56,21 @@ def interference(
     return tuple(found)
 
 
+def changes_by_others(
+    events: Iterable[Mapping[str, Any]], began_ns: int, ended_ns: int, *, own_changes: bool
+) -> list[tuple[int, list[dict[str, Any]]]]:
+    """What others made of links during a run, by time: when (monotonic clock), and each link as it then was.
+
+    The arguments are those of `interference`.
+    """
+    kinds = {"links_by_hand"} if own_changes else {"links_by_hand", "link_changes"}
+    return [
+        (event["monotonic_ns"], event["links"])
+        for event in events
+        if event.get("kind") in kinds and began_ns <= event.get("monotonic_ns", 0) <= ended_ns
+    ]
+
+
 def _links(arguments: Mapping[str, Any]) -> list[str]:
     """The links that a verb's arguments name."""
     named = [arguments, *(arguments.get("changes") or ())]

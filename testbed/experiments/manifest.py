@@ -66,7 +66,9 @@ class _Row(BaseModel):
 
 
 class LinkRow(_Row):
-    """A directed link as it was configured for the run; `loss_burst` is None where losses are independent."""
+    """A directed link as it was configured when the run began; `loss_burst` is None where losses are
+    independent.
+    """
 
     index: int
     src: str
@@ -77,6 +79,7 @@ class LinkRow(_Row):
     loss_ratio: float
     loss_burst: float | None = None
     queue_bytes: int | None = None
+    state: Literal["up", "down", "blackhole"] = "up"
 
 
 class WorkerRow(_Row):
@@ -136,8 +139,9 @@ class FidelityRow(_Row):
 class Manifest(_Row):
     """A run's manifest. Times `*_s` are seconds since 1970, UTC.
 
-    `notes` qualify the numbers; reports show them. `runner` is the process that writes it. Once that has
-    ended without a word the run is `abandoned`: never written, only read so.
+    `notes` qualify the numbers; reports show them. `changed_by_hand` counts how often somebody else changed
+    links while the run went on; `changes.csv` has what they became. `runner` is the process that writes it.
+    Once that has ended without a word the run is `abandoned`: never written, only read so.
     """
 
     schema_version: int = SCHEMA
@@ -160,6 +164,7 @@ class Manifest(_Row):
     seeds: dict[str, int] = {}
     experiment: dict[str, Any] = {}
     links: tuple[LinkRow, ...] = ()
+    changed_by_hand: int = 0
     workers: tuple[WorkerRow, ...] = ()
     segments: tuple[SegmentRow, ...] = ()
     fidelity: FidelityRow = FidelityRow(verdict="unknown", reasons=("it is judged when the run ends",))

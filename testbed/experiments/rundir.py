@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -207,6 +207,19 @@ class RunDirectory:
                 rows.writerow(CHANGE_COLUMNS)
             for link in links:
                 rows.writerow((f"{t_s:.3f}", segment, *(link[column] for column in CHANGE_COLUMNS[2:])))
+
+    def merge_changes(self, changes: Sequence[tuple[float, str, Sequence[Mapping[str, Any]]]]) -> None:
+        """Put what others did to links (moment, segment, links) among the rows of `changes.csv`, by time."""
+        for t_s, segment, links in changes:
+            self.add_changes(t_s, segment, links)
+        path = self.path / CHANGES
+        if not changes or not path.exists():
+            return
+        with path.open(newline="", encoding="utf-8") as file:
+            head, *rows = csv.reader(file)
+        rows.sort(key=lambda row: float(row[0]))
+        with writing(self.path), path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
     def finish(self, failure: BaseException | None, fidelity: FidelityRow | None = None) -> None:
         """Write how the run ended: completed, interrupted (KeyboardInterrupt), or failed and why."""

@@ -9,9 +9,11 @@ from topologies.errors import StormbedError
 def bound_seconds(manifest: Manifest, nbytes: int) -> float | None:
     """The least seconds in which `nbytes` at every site can be summed and spread over the run's links.
 
-    None where there is no such time: a single site, links that do not join all sites, or links that changed
-    during the run.
+    The links are as they were when the run began, which need not be as the topology declares. None where there
+    is no such time: a single site, links that do not join all sites, or links that changed during the run.
     """
+    if manifest.changed_by_hand:
+        return None
     if manifest.experiment.get("dynamics", "none") != "none" or manifest.experiment.get("timeline"):
         return None
     # Imported here: the linear programme's library takes longer to load than most reports take.
@@ -21,7 +23,11 @@ def bound_seconds(manifest: Manifest, nbytes: int) -> float | None:
     for link in manifest.links:
         sites.setdefault(link.src, len(sites))
         sites.setdefault(link.dst, len(sites))
-    rates = {(sites[link.src], sites[link.dst]): float(link.rate_bps) for link in manifest.links}
+    rates = {
+        (sites[link.src], sites[link.dst]): float(link.rate_bps)
+        for link in manifest.links
+        if link.state == "up"
+    }
     if not rates:
         return None
     try:

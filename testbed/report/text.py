@@ -133,6 +133,14 @@ def _notes(result: RunResult) -> list[Text]:
     bounds = {scheduler.bound_s for scheduler in result.schedulers if scheduler.bound_s is not None}
     if len(bounds) == 1:
         notes.append(Text(f"bound: {seconds(bounds.pop())} s; no scheduler can be faster on these links"))
+    elif manifest.changed_by_hand:
+        notes.append(
+            Text(
+                f"bound: none, since links were changed by hand during the run ({manifest.changed_by_hand} times, "
+                "see changes.csv)",
+                style="yellow",
+            )
+        )
     verdict = Text("fidelity: ")
     verdict.append(result.fidelity.verdict, style=_VERDICT_STYLE.get(result.fidelity.verdict, ""))
     if result.fidelity.reasons:
@@ -160,25 +168,33 @@ def _notes(result: RunResult) -> list[Text]:
     return notes
 
 
+MOST_TIMES = 4
+"""Of so many schedulers the list of runs tells the time; the fastest come first."""
+
+
 def render_runs(results: Sequence[RunResult], unreadable: Sequence[str] = ()) -> RenderableType:
-    """The list of runs, newest last: id, status, topology, and each scheduler's mean synchronisation time."""
+    """The list of runs, newest last: id, status, topology, and the fastest schedulers' mean synchronisation
+    times. On a narrow screen the cells of a run take several lines, so that none is cut off."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("run", "began (UTC)", "status", "world", "topology", "synchronisation s", "fidelity"):
-        table.add_column(column, no_wrap=True)
+    for column in ("run", "began (UTC)", "status", "network", "synchronisation s", "fidelity"):
+        table.add_column(column, overflow="fold")
     for result in results:
         manifest = result.manifest
-        times = [
-            f"{scheduler.scheduler} {seconds(scheduler.synchronisation.mean)}"
+        means = [
+            (scheduler.synchronisation.mean, scheduler.scheduler)
             for scheduler in result.schedulers
             if scheduler.synchronisation
         ]
+        times = [f"{name} {seconds(mean)}" for mean, name in sorted(means)[:MOST_TIMES]]
+        if len(means) > MOST_TIMES:
+            times.append(f"{len(means) - MOST_TIMES} more")
         times += [f"{row.policy} SCT {seconds(row.stage.mean)}" for row in result.policies if row.stage]
+        scale = "" if manifest.scale == 1 else f" x {manifest.scale:g}"
         table.add_row(
             manifest.id,
             datetime.fromtimestamp(manifest.started_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
             Text(manifest.status, style=_STATUS_STYLE.get(manifest.status, "")),
-            manifest.world,
-            manifest.topology if manifest.scale == 1 else f"{manifest.topology} x {manifest.scale:g}",
+            f"{manifest.world} {manifest.topology}{scale}",
             ", ".join(times) or NONE,
             result.fidelity.verdict,
         )

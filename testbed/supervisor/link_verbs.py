@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -105,7 +105,14 @@ def link_set(
     supervisor.network.fit_links(wan.links)
     for link in fresh.values():
         supervisor.events.write("link_set", src=link.src_name, dst=link.dst_name, **_values(link))
+    _tell(supervisor, fresh)
     return [{"src": link.src_name, "dst": link.dst_name} | _values(link) for link in fresh.values()]
+
+
+def _tell(supervisor: Supervisor, indexes: Iterable[int]) -> None:
+    """Note what links are after a change by hand: a run that goes on has to know it."""
+    states = supervisor.wan.states
+    supervisor.events.write("links_by_hand", links=[states[i].describe() for i in sorted(indexes)])
 
 
 _UNITS: Final[dict[str, Any]] = {"rate": Rate, "delay": Delay, "jitter": Delay, "loss": Loss, "queue": Size}
@@ -158,6 +165,7 @@ def link_reset(
     wan.change({i: supervisor.topology.directed[i] for i in indexes})
     supervisor.network.fit_links(wan.links)
     supervisor.events.write("link_reset", src=src, dst=dst)
+    _tell(supervisor, indexes)
 
 
 @verb(changes=True)
@@ -167,6 +175,7 @@ def link_down(supervisor: Supervisor, progress: Progress, src: str, dst: str, bo
         raise UsageError("a cable is cut in both directions", hint="blackhole drops one direction in silence")
     supervisor.wan.set_down(src, dst, True)
     supervisor.events.write("link_down", src=src, dst=dst)
+    _tell(supervisor, _both(supervisor, src, dst))
 
 
 @verb(changes=True)
@@ -174,6 +183,7 @@ def link_up(supervisor: Supervisor, progress: Progress, src: str, dst: str, both
     """Mend a link that was cut."""
     supervisor.wan.set_down(src, dst, False)
     supervisor.events.write("link_up", src=src, dst=dst)
+    _tell(supervisor, _both(supervisor, src, dst))
 
 
 @verb(changes=True)
@@ -184,6 +194,14 @@ def blackhole(
     for a, b in ((src, dst), (dst, src)) if both else ((src, dst),):
         supervisor.wan.set_blackhole(a, b, on)
         supervisor.events.write("blackhole", src=a, dst=b, on=on)
+    index = supervisor.wan.index(src, dst)
+    _tell(supervisor, _both(supervisor, src, dst) if both else (index,))
+
+
+def _both(supervisor: Supervisor, src: str, dst: str) -> tuple[int, int]:
+    """Both directions of a link."""
+    index = supervisor.wan.index(src, dst)
+    return index, index ^ 1
 
 
 @verb(seconds=60, changes=True)

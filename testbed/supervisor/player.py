@@ -123,7 +123,7 @@ class Player:
             "due_s": step.t_s,
             "late_s": round((now_ns - self._began_ns) / 1e9 - step.t_s, 6),
             "applied_ns": now_ns,
-            "links": [self._describe(i) for i in sorted({*step.links, *step.down, *step.blackhole})],
+            "links": [self._wan.states[i].describe() for i in sorted({*step.links, *step.down, *step.blackhole})],
         }
         self.count += 1
         if self._record:
@@ -139,19 +139,6 @@ class Player:
             state = self._wan.states[index]
             if state.blackhole != cut:
                 self._wan.set_blackhole(state.link.src_name, state.link.dst_name, cut)
-
-    def _describe(self, index: int) -> dict[str, Any]:
-        state = self._wan.states[index]
-        link = state.link
-        return {
-            "src": link.src_name,
-            "dst": link.dst_name,
-            "rate_bps": link.rate.bps,
-            "delay_s": link.delay.seconds,
-            "loss_ratio": link.loss.ratio,
-            "loss_burst": link.loss.burst,
-            "state": state.condition,
-        }
 
     def _fit(self) -> None:
         """Fit the sites' segments and buffers to every value to come, so that steps need not touch them."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,9 +151,13 @@ class ProcessTable:
         """Those that have ended, on purpose or not."""
         return [process for process in self.all() if process.status is not None]
 
-    def terminate_all(self, seconds: float) -> None:
-        """Ask all to end and give them so long; whoever stays is killed with the namespace."""
-        running = [process for process in self.all() if process.status is None]
+    def terminate_all(self, seconds: float, but: Collection[str] = ()) -> None:
+        """Ask all to end, but those of these names, and give them so long.
+
+        Raises:
+            DeadlineError: some have not ended.
+        """
+        running = [p for p in self.all() if p.status is None and p.spec.name not in but]
         for process in running:
             process.popen.send_signal(signal.SIGTERM)
         wait_for(lambda: all(process.status is not None for process in running), "processes to end", seconds)

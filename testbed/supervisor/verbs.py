@@ -6,16 +6,18 @@ in the units of their names. Those of links and of processes are in files of the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any
 
 from testbed.emulation.calibrate import Calibration
+from testbed.emulation.packet_sockets import end_and_close
 from testbed.supervisor import boot as booting
 from testbed.supervisor import link_verbs, process_verbs
 from testbed.supervisor.registry import VERBS, Progress, Verb, bind, verb
 from testbed.supervisor.state import Supervisor
-from topologies.errors import UsageError
+from topologies.errors import DeadlineError, UsageError
 
 __all__ = ["VERBS", "Progress", "Verb", "bind", "link_verbs", "process_verbs"]
 
@@ -94,4 +96,10 @@ def shutdown(supervisor: Supervisor, progress: Progress, grace_s: float = 3.0) -
     """End: processes get a moment to finish, then the supervisor exits and the kernel ends all the rest."""
     supervisor.phase = "stopping"
     supervisor.events.write("shutdown")
-    supervisor.processes.terminate_all(grace_s)
+    with contextlib.suppress(DeadlineError):  # whoever stays is killed with the namespace
+        supervisor.processes.terminate_all(grace_s, but=("delay-line",))
+    line = supervisor.processes.find("delay-line")
+    holders = [line.pid] if line is not None and line.status is None else []
+    with contextlib.suppress(OSError, ValueError):  # no Open vSwitch yet
+        holders.append(int((supervisor.run_dir.ovs / "ovs-vswitchd.pid").read_text()))
+    end_and_close(holders)

@@ -246,6 +246,24 @@ def test_a_link_that_is_down_carries_nothing_until_it_is_up(pair: Callable[..., 
     assert eventually(lambda: pair(*ping).returncode == 0)
 
 
+def test_verbs_that_change_links_tell_programs_what_became_of_them(pair: Callable[..., Done]) -> None:
+    def told(*words: str) -> list[tuple[str, float, str]]:
+        found = document(pair("link", *words, "--format", "json"))
+        assert found["name"] == "pair"
+        return [(row["src"], row["rate_bps"] / 1e6, row["state"]) for row in found["links"]]
+
+    assert told("set", "dc2", "dc1", "--rate", "30mbit", "--one-way") == [("dc2", 30, "up")]
+    assert told("blackhole", "dc1", "dc2") == [("dc1", 100, "blackhole")]
+    assert told("blackhole", "dc1", "dc2", "--off") == [("dc1", 100, "up")]
+    assert told("down", "dc1", "dc2") == [("dc1", 100, "down"), ("dc2", 30, "down")]
+    assert told("up", "dc1", "dc2") == [("dc1", 100, "up"), ("dc2", 30, "up")]
+    assert told("reset", "dc1", "dc2") == told("reset") == [("dc1", 100, "up"), ("dc2", 100, "up")]
+    playing = document(pair("link", "vary", "uniform", "--every", "60s", "--format", "json"))
+    assert playing["playing"] is True and playing["dynamics"]["kind"] == "uniform"
+    stopped = document(pair("link", "vary", "--stop", "--format", "json"))
+    assert stopped["playing"] is False and stopped["steps"] == 1
+
+
 def test_status_shows_configured_against_achieved(
     pair: Callable[..., Done], environment: dict[str, str]
 ) -> None:
@@ -393,6 +411,17 @@ def test_after_a_killed_supervisor_clean_and_up_work_and_the_other_stands(
 ) -> None:
     assert pair("up", "pair", "--name", "doomed", "--no-calibrate").returncode == 0
     assert has_interface(run_root, "doomed")
+    # What it consists of can be killed, as an experiment may want; that is told at once, and afterwards.
+    rows = document(pair("ps", "dc2", "--name", "doomed", "--format", "json"))["processes"]
+    (door,) = [row["pid"] for row in rows if row["name"] == "sshd"]
+    killed = pair("kill", "dc2", str(door), "--name", "doomed")
+    assert killed.returncode == 0 and "the sshd of dc2" in killed.stderr and "unhealthy" in killed.stderr
+    rows = document(pair("ps", "dc1", "--name", "doomed", "--format", "json"))["processes"]
+    (door,) = [row["pid"] for row in rows if row["name"] == "sshd"]
+    assert pair("exec", "doomed", "dc1", "--", "kill", str(door)).returncode == 0
+    assert eventually(lambda: "sshd of dc1, sshd of dc2" in pair("status", "doomed").stdout)
+    refused = pair("run", "tiny-pair", "--name", "doomed")
+    assert refused.returncode == 4 and "sshd of dc1" in refused.stderr
     os.kill(json.loads((run_root / "doomed" / "testbed.json").read_text())["supervisor_pid"], signal.SIGKILL)
     assert eventually(lambda: not has_interface(run_root, "doomed"), seconds=3)
     # The page is a process of the machine's own namespaces, and ends with the testbed all the same.

@@ -9,7 +9,7 @@ import pytest
 
 from testbed.emulation.impairment import LATENESS_BOUNDS_S
 from testbed.experiments.fidelity import FidelityWatch
-from testbed.experiments.interference import interference
+from testbed.experiments.interference import changes_by_others, interference
 
 S = 1_000_000_000
 RATE = 80_000_000
@@ -179,3 +179,16 @@ def test_without_samples_nothing_is_known() -> None:
     assert judge().verdict == "unknown"
     assert judge(sample(0, 0)).run is None
     assert judge(calibration={"verdict": "faithful"}).verdict == "faithful"
+
+
+def test_what_others_made_of_links_is_kept_by_time() -> None:
+    def became(at_s: float, kind: str) -> dict[str, Any]:
+        return {"monotonic_ns": round(at_s * S), "kind": kind, "links": [{"src": "dc1", "dst": "dc2"}]}
+
+    events = [became(9, "links_by_hand"), became(12, "links_by_hand"), became(15, "link_changes")]
+    events.append(became(21, "links_by_hand"))
+    found = changes_by_others(events, 10 * S, 20 * S, own_changes=True)
+    assert [(at_ns / S, links[0]["src"]) for at_ns, links in found] == [(12, "dc1")]
+    # Without dynamics of its own, what changes by itself is somebody else's `link vary`.
+    found = changes_by_others(events, 10 * S, 20 * S, own_changes=False)
+    assert [at_ns / S for at_ns, _ in found] == [12, 15]

@@ -14,11 +14,13 @@ from testbed.experiments.manifest import (
     LINK_COLUMNS,
     FailureRow,
     FidelityRow,
+    LinkRow,
     Manifest,
     SegmentRow,
     WorkerRow,
     read_manifest,
 )
+from testbed.report.bounds import bound_seconds
 from testbed.report.compare import compare_runs, comparison_to_json
 from testbed.report.find import find_run, list_runs
 from testbed.report.measurements import read_run
@@ -357,9 +359,49 @@ def test_compare_with_a_run_that_lacks_a_scheduler(tmp_path: Path) -> None:
 
 def test_list_of_runs(tmp_path: Path) -> None:
     text = shown(render_runs([result_of(write_run(tmp_path / "one"))], ["two: damaged"]))
-    assert "star-first 4.00, netstorm 0.750" in text
+    assert "netstorm 0.750, star-first 4.00" in text
     assert "2023-11-14 22:13:20" in text
     assert "note: two: damaged" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_list_of_runs_fits_the_screen_however_many_turns_a_run_has(tmp_path: Path, width: int) -> None:
+    turns = [f"netstorm-with-options-{k:02d}" for k in range(24)]
+    directory = write_run(
+        tmp_path / "20261129T193012Z-every-scheduler-3f9a2c",
+        topology="a-topology-with-a-long-name",
+        segments=tuple(
+            SegmentRow(label=t, scheduler=t, elements=1, repeat=0, iterations=2, warmup=0) for t in turns
+        ),
+    )
+    records = [iteration(t, n, (0, 1, 2 + k, 3 + k)) for k, t in enumerate(turns) for n in (0, 1)]
+    for trace in directory.glob("workers/*/trace.jsonl"):
+        trace.write_text("\n".join(records) + "\n")
+    result = result_of(directory)
+    assert len(result.schedulers) == 24
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(render_runs([result]))
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= width
+    told = "".join("".join(line.split()) for line in lines)
+    assert "20more" in told and "completed" in told and "faithful" in told
+
+
+def test_links_that_others_changed_leave_no_bound(tmp_path: Path) -> None:
+    rates = {"rate_bps": 100_000_000, "delay_s": 0.0, "jitter_s": 0.0, "loss_ratio": 0.0}
+    links = (
+        LinkRow(index=0, src="dc1", dst="dc2", **rates),
+        LinkRow(index=1, src="dc2", dst="dc1", **rates),
+    )
+    left_alone = summarise_run(read_run(write_run(tmp_path / "a", links=links)), bound_seconds)
+    assert "bound: 0.320 s" in shown(render_report(left_alone))
+    directory = write_run(tmp_path / "b", links=links, changed_by_hand=2)
+    touched = shown(render_report(summarise_run(read_run(directory), bound_seconds)))
+    assert "bound: none, since links were changed by hand during the run (2 times" in touched
+    cut = (links[0], links[1].model_copy(update={"state": "down"}))
+    without = summarise_run(read_run(write_run(tmp_path / "c", links=cut)), bound_seconds)
+    assert without.schedulers[0].bound_s is None
 
 
 def test_summary_of_a_known_sample() -> None:

@@ -282,3 +282,17 @@ def test_the_scaled_rates_are_in_the_link_table(tmp_path: Path) -> None:
     with RunDirectory(tmp_path / "r", experiment, "simulated") as run:
         rates = [link.rate_bps for link in run.manifest.links]
     assert rates == [link.rate.bps // 2 for link in load_topology("pair").directed]
+
+
+def test_changes_by_hand_stand_among_the_runs_own_by_time(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "r", open_experiment("tiny-pair"), "emulated")
+    link = {"src": "dc1", "dst": "dc2", "rate_bps": 1, "delay_s": 0.0, "loss_ratio": 0.0, "state": "up"}
+    run.merge_changes([])
+    assert not (run.path / "changes.csv").exists()
+    run.add_changes(1.0, "star", [link])
+    run.add_changes(12.0, "star", [link, link])
+    run.merge_changes([(9.5, "star", [link | {"state": "down"}]), (30.0, "", [link])])
+    head, *rows = (run.path / "changes.csv").read_text().splitlines()
+    assert tuple(head.split(",")) == CHANGE_COLUMNS
+    assert [row.split(",")[0] for row in rows] == ["1.000", "9.500", "12.000", "12.000", "30.000"]
+    assert rows[1].endswith("down")

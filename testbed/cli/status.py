@@ -21,6 +21,7 @@ from rich.text import Text
 
 from testbed.cli.list import age
 from testbed.cli.output import SCHEMA, Format, FormatOption, console, count, make_table, mbps, print_json
+from testbed.cli.scroll import QUIT, Scroll, Window
 from testbed.cli.select import NameArgument, NameOption, attach, one_name
 from testbed.emulation.waiting import wait_for
 from testbed.standing import standing
@@ -45,7 +46,7 @@ def status(
     name: NameArgument = None,
     named: NameOption = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Redraw each second; q or Ctrl-C ends.")
+        bool, typer.Option("--watch", "-w", help="Redraw each second; arrows scroll, q or Ctrl-C ends.")
     ] = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -77,7 +78,8 @@ def status(
 
 
 def _watch(reader: StatusReader, format: Format) -> None:
-    snapshots = _each_second(reader)
+    scroll = Scroll()
+    snapshots = _each_second(reader, scroll)
     if format is Format.JSON:
         for snapshot in snapshots:
             typer.echo(json.dumps({"schema": SCHEMA, **snapshot.as_dict()}))
@@ -88,19 +90,28 @@ def _watch(reader: StatusReader, format: Format) -> None:
         screen = Console(highlight=False)
         with Live(console=screen, screen=True, auto_refresh=False) as live:
             for snapshot in snapshots:
-                live.update(render(snapshot, screen.size), refresh=True)
+                # Not moved: a picture made for the screen. Moved: a part of the whole one.
+                picture = render(snapshot, None if scroll.top else screen.size)
+                live.update(Window(picture, screen.height, scroll), refresh=True)
 
 
-def _each_second(reader: StatusReader) -> Iterator[Snapshot]:
-    """A snapshot a second until q, Ctrl-C, or the end of the testbed."""
+def _each_second(reader: StatusReader, scroll: Scroll) -> Iterator[Snapshot]:
+    """A snapshot a second, and the same one again when a key has moved it, until q, Ctrl-C, or the testbed's
+    end."""
+    snapshot: Snapshot | None = None
     try:
         with _keys() as pressed:
             due = time.monotonic() + FIRST_WINDOW_S
             while True:
-                if pressed(max(0.0, due - time.monotonic())) in ("q", "Q", "\x03"):
+                key = pressed(max(0.0, due - time.monotonic()))
+                if key in QUIT:
                     return
-                due = time.monotonic() + INTERVAL_S
-                yield reader.read()
+                if key and snapshot is not None and scroll.press(key):
+                    yield snapshot
+                if time.monotonic() >= due:
+                    due = time.monotonic() + INTERVAL_S
+                    snapshot = reader.read()
+                    yield snapshot
     except StormbedError as error:
         if not _goes_down(reader.name):
             raise
@@ -127,7 +138,8 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
     def pressed(seconds: float) -> str:
         ready, _, _ = select.select([terminal], [], [], seconds)
-        return os.read(terminal, 1).decode(errors="replace") if ready else ""
+        # An arrow is three bytes or four, which arrive together.
+        return os.read(terminal, 8).decode(errors="replace") if ready else ""
 
     try:
         tty.setcbreak(terminal)
@@ -150,22 +162,25 @@ def render(snapshot: Snapshot, size: tuple[int, int] | None = None) -> Renderabl
 
     Args:
         snapshot: what to draw.
-        size: width and height of the screen. Links that would not fit are then left out, the least busy
-        first,
-            and a wide screen has them beside the sites. Without it nothing is left out.
+        size: width and height of the screen, whose last line is taken. Links and sites that would not fit are
+            then left out, the least busy first, and a wide screen has links beside sites. Without it nothing
+            is left out.
     """
     head = _head(snapshot)
-    jobs, sites = _jobs(snapshot.jobs), _sites(snapshot.sites)
+    jobs = _jobs(snapshot.jobs)
     if size is None:
-        return Group(*head, "", jobs, "", sites, "", _links(snapshot.links, len(snapshot.links)))
+        return Group(*head, "", jobs, "", _sites(snapshot.sites), "", _links(snapshot.links, len(snapshot.links)))
     width, height = size
     # A table's column heads, the blank lines between the parts, and the line that tells what is left out.
-    room = height - len(head) - max(1, len(snapshot.jobs)) - 5
+    room = height - len(head) - max(1, len(snapshot.jobs)) - 6
     if width < SIDE_BY_SIDE:
-        links = _links(snapshot.links, max(3, room - len(snapshot.sites) - 2))
-        return Group(*head, "", jobs, "", sites, "", links)
+        # Sites may have half of what is left, and all that the links do not need.
+        left = room - 3
+        for_sites = min(len(snapshot.sites), max(left // 2, left - len(snapshot.links)))
+        sites = _sites(snapshot.sites, max(1, for_sites))
+        return Group(*head, "", jobs, "", sites, "", _links(snapshot.links, max(1, left - for_sites)))
     beside = Table.grid(padding=(0, 4, 0, 0))
-    beside.add_row(_links(snapshot.links, max(3, room)), sites)
+    beside.add_row(_links(snapshot.links, max(1, room)), _sites(snapshot.sites, max(1, room)))
     return Group(*head, "", jobs, "", beside)
 
 
@@ -217,7 +232,18 @@ def _jobs(jobs: Sequence[JobStatus]) -> RenderableType:
     )
 
 
-def _sites(sites: Sequence[SiteStatus]) -> Table:
+def _sites(sites: Sequence[SiteStatus], room: int | None = None) -> RenderableType:
+    shown = list(sites)
+    if room is not None and len(shown) > room:
+        busiest = sorted(sites, key=lambda site: site.cpu_ratio or 0.0, reverse=True)[:room]
+        shown = [site for site in sites if site in busiest]
+    table = _site_table(shown)
+    if len(shown) == len(sites):
+        return table
+    return Group(table, Text(f"and {len(sites) - len(shown)} less busy ones", style="dim"))
+
+
+def _site_table(sites: Sequence[SiteStatus]) -> Table:
     words = {
         True: Text("up", style="green"),
         False: Text("down", style="red"),

@@ -341,6 +341,10 @@ def test_watch_redraws_until_a_key_ends_it(
     assert code == 0
     assert seconds < 3
     assert "\x1b[?1049l" in screen  # the screen from before is back
+    assert screen.count("\x1b[?1049h") == 1
+    # Every picture begins where the last one did, and none scrolls the terminal.
+    pictures = screen.split("\x1b[H")[2:]
+    assert pictures and all(picture.count("\n") < 40 for picture in pictures)
 
 
 def test_watch_into_a_pipe_is_one_document_a_second(

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from testbed import status
+from testbed.cli.scroll import Scroll, Window
 from testbed.cli.status import render
 from testbed.status import JobStatus, LinkStatus, SiteStatus, Snapshot
 from testbed.telemetry.query import Series
@@ -138,6 +139,52 @@ def test_the_picture_fits_the_screen_and_keeps_the_busiest_links(size: tuple[int
     text = drawn(snapshot(), size)
     assert len(text.splitlines()) <= size[1]
     assert "x25" in text
+
+
+MANY = snapshot(
+    80,
+    sites=tuple(
+        SiteStatus(f"site-{k}", f"10.0.0.{k}", f"10.199.0.{k}", True, 1, 3, k / 64, 10**8) for k in range(1, 25)
+    ),
+)
+
+
+def on_screen(shown: Snapshot, size: tuple[int, int], scroll: Scroll) -> list[str]:
+    """The lines of the terminal, as `status --watch` draws them."""
+    console = Console(width=size[0], height=size[1], record=True, file=io.StringIO())
+    console.print(Window(render(shown, None if scroll.top else size), size[1], scroll), end="")
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 16), (140, 40)])
+def test_many_sites_and_links_fit_any_screen_and_can_all_be_scrolled_to(size: tuple[int, int]) -> None:
+    scroll = Scroll()
+    lines = on_screen(MANY, size, scroll)
+    assert len(lines) <= size[1]
+    assert "q ends" in lines[-1]
+    if size[0] >= 80 and size[1] >= 24:
+        assert any("x79" in line for line in lines), "the busiest link is shown first"
+        assert any("site-24" in line for line in lines), "and the busiest site"
+    seen: set[str] = set()
+    for _ in range(60):
+        at = scroll.top
+        scroll.press(" ")
+        lines = on_screen(MANY, size, scroll)
+        assert len(lines) <= size[1]
+        seen.update(word for line in lines for word in line.split())
+        if scroll.top == at:
+            break
+    assert {f"x{k}" for k in range(80)} | {f"site-{k}" for k in range(1, 25)} <= seen
+    scroll.press("g")
+    assert scroll.top == 0
+
+
+def test_keys_that_do_not_move() -> None:
+    scroll = Scroll(lines=100, height=24)
+    assert not scroll.press("x") and not scroll.press("")
+    assert scroll.press("G") and scroll.top == 78
+    assert scroll.press("b") and scroll.top == 56
+    assert scroll.press("j") and scroll.press("k") and scroll.top == 56
 
 
 def test_what_is_wrong_is_said() -> None:

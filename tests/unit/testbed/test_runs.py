@@ -286,7 +286,7 @@ def test_the_scaled_rates_are_in_the_link_table(tmp_path: Path) -> None:
 
 def test_changes_by_hand_stand_among_the_runs_own_by_time(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "r", open_experiment("tiny-pair"), "emulated")
-    link = {"src": "dc1", "dst": "dc2", "rate_bps": 1, "delay_s": 0.0, "loss_ratio": 0.0, "state": "up"}
+    link = dict.fromkeys(CHANGE_COLUMNS[2:], 0) | {"src": "dc1", "dst": "dc2", "state": "up"}
     run.merge_changes([])
     assert not (run.path / "changes.csv").exists()
     run.add_changes(1.0, "star", [link])
@@ -295,4 +295,4 @@ def test_changes_by_hand_stand_among_the_runs_own_by_time(tmp_path: Path) -> Non
     head, *rows = (run.path / "changes.csv").read_text().splitlines()
     assert tuple(head.split(",")) == CHANGE_COLUMNS
     assert [row.split(",")[0] for row in rows] == ["1.000", "9.500", "12.000", "12.000", "30.000"]
-    assert rows[1].endswith("down")
+    assert ",down," in rows[1]

@@ -22,7 +22,9 @@ class AddressBook:
     """Who listens where.
 
     data                where each site's agent takes chunks (WAN); it also sends from that address
-    coordinator         where the coordinator takes agents and runners (management network)
+    coordinator         where the coordinator takes agents: on the management network, or on the WAN where it
+                        runs at a site
+    runner              where it takes runners, always on the management network; None: where it takes agents
     metrics             where each site's agent serves its metrics; None serves none
     coordinator_metrics the same of the coordinator
 
@@ -33,6 +35,7 @@ class AddressBook:
     coordinator: Endpoint
     metrics: tuple[Endpoint | None, ...]
     coordinator_metrics: Endpoint | None = None
+    runner: Endpoint | None = None
 
     def __post_init__(self) -> None:
         if len(self.metrics) != len(self.data):
@@ -49,15 +52,25 @@ class AddressBook:
             raise UsageError("two agents listen at the same address")
 
     @classmethod
-    def of_testbed(cls, n_sites: int, management: addressing.Management) -> AddressBook:
-        """The addresses of an emulated testbed."""
+    def of_testbed(
+        cls, n_sites: int, management: addressing.Management, coordinator: int | None = None
+    ) -> AddressBook:
+        """The addresses of an emulated testbed, its coordinator at a site or (None) out of band."""
         metrics = [(management.site(k), addressing.AGENT_METRICS_PORT) for k in range(n_sites)]
+        own = management.supervisor if coordinator is None else management.site(coordinator)
+        reached = own if coordinator is None else addressing.wan_ip(coordinator)
         return cls(
             data=tuple((addressing.wan_ip(k), addressing.AGENT_DATA_PORT) for k in range(n_sites)),
-            coordinator=(management.supervisor, addressing.COORDINATOR_PORT),
+            coordinator=(reached, addressing.COORDINATOR_PORT),
             metrics=tuple(metrics),
-            coordinator_metrics=(management.supervisor, addressing.COORDINATOR_METRICS_PORT),
+            coordinator_metrics=(own, addressing.COORDINATOR_METRICS_PORT),
+            runner=None if coordinator is None else (own, addressing.COORDINATOR_PORT),
         )
+
+    @property
+    def for_runners(self) -> Endpoint:
+        """Where runners find the coordinator."""
+        return self.runner or self.coordinator
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the inverse of `from_dict`."""
@@ -66,6 +79,7 @@ class AddressBook:
             "coordinator": self.coordinator,
             "metrics": self.metrics,
             "coordinator_metrics": self.coordinator_metrics,
+            "runner": self.runner,
         }
 
     @classmethod
@@ -76,7 +90,8 @@ class AddressBook:
         data = tuple((str(host), int(port)) for host, port in plain["data"])
         coordinator = (str(plain["coordinator"][0]), int(plain["coordinator"][1]))
         metrics = tuple(endpoint(value) for value in plain["metrics"])
-        return cls(data, coordinator, metrics, endpoint(plain["coordinator_metrics"]))
+        runner = endpoint(plain.get("runner"))
+        return cls(data, coordinator, metrics, endpoint(plain["coordinator_metrics"]), runner)
 
 
 @dataclass(frozen=True)
@@ -107,7 +122,9 @@ class Config(DeclaredNetwork):
                 addresses = AddressBook.from_dict(_read_json(special))
             else:
                 management = addressing.Management(state["subnet"])
-                addresses = AddressBook.of_testbed(len(topology.site_names), management)
+                at = state.get("coordinator_site")
+                coordinator = None if at is None else topology.index(at)
+                addresses = AddressBook.of_testbed(len(topology.site_names), management, coordinator)
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidFileError(f"{run_dir} does not describe a testbed: {error!r}") from None
         return cls(topology, addresses, run_dir)

@@ -43,7 +43,7 @@ class CoordinatorClient:
     @classmethod
     def of_testbed(cls, run_dir: str | Path, timeout: float = CONNECT_SECONDS) -> Self:
         """To the coordinator of a running testbed."""
-        return cls(*Config.load(Path(run_dir)).addresses.coordinator, timeout)
+        return cls(*Config.load(Path(run_dir)).addresses.for_runners, timeout)
 
     def open_job(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """Make a job known at its sites, so that workers can join.

@@ -83,8 +83,10 @@ class Coordinator:
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address cannot be used."""
-        host, port = self.config.addresses.coordinator
-        self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
+        addresses = self.config.addresses
+        port = addresses.coordinator[1]
+        hosts = sorted({addresses.coordinator[0], addresses.for_runners[0]})
+        self._server = await asyncio.get_running_loop().create_server(self._accept, hosts, port)
         endpoint = self.config.addresses.coordinator_metrics
         if endpoint is not None:
             try:

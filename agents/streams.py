@@ -8,13 +8,16 @@ noticed as well as one that dies.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any, Final
 
 from agents import wire
 from agents.wire import ProtocolError
+from topologies import dscp
 
 PING: Final = "ping"
+CONTROL_CLASS: Final = 7
 PING_SECONDS: Final = 2.0
 # Generous, because a machine that trains on all its cores may not run an agent for a while.
 SILENCE_SECONDS: Final = 30.0
@@ -52,6 +55,10 @@ class FrameStream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        # Where it crosses the WAN, control must not wait behind the chunks that it is about.
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family == socket.AF_INET:
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp.encode(0, CONTROL_CLASS))
         address = transport.get_extra_info("peername")
         self.peer_address = f"{address[0]}:{address[1]}" if address else "?"
         self._heard = self._loop.time()

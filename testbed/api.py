@@ -58,6 +58,7 @@ class Testbed:
         calibrate: bool = True,
         allow_degraded: bool = False,
         dynamics: str | Dynamics | None = None,
+        coordinator: str | None = None,
         on_progress: OnProgress | None = None,
     ) -> Self:
         """Bring a testbed up and return it.
@@ -69,6 +70,7 @@ class Testbed:
             calibrate: load all links together for two seconds, and give a verdict on their fidelity.
             allow_degraded: bring up even what cannot be as fast as declared; `info.limits` tells it.
             dynamics: how links change by themselves from the start, `uniform?every=10s` for example.
+            coordinator: the site where the coordinator runs; out of band when left out.
             on_progress: is told each step.
 
         Raises:
@@ -92,6 +94,7 @@ class Testbed:
             allow_degraded=allow_degraded,
             dynamics=moving,
             scale=scale,
+            coordinator=coordinator,
         )
         return cls(info)
 

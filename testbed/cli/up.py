@@ -54,6 +54,10 @@ def up(
     page: Annotated[
         bool, typer.Option("--page/--no-page", help="Serve the testbed's live page on loopback until `down`.")
     ] = True,
+    coordinator: Annotated[
+        str | None,
+        typer.Option("--coordinator", help="The site where the coordinator runs; out of band when left out."),
+    ] = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Bring up switches, routes, sites with SSH and agents, and Prometheus; all stands until `down`."""
@@ -63,9 +67,11 @@ def up(
     moving = None if dynamics is None else Dynamics.parse(dynamics)
     if moving is not None:
         require_fitting(network, moving, scale)
+    if coordinator is not None:
+        network.index(coordinator)
     require_root("`testbed up`")
     chosen = default_name(network) if name is None else name
-    testbed = reusable(chosen, network) if reuse else None
+    testbed = reusable(chosen, network, coordinator) if reuse else None
     if testbed is None:
         with progress() as say:
             testbed = Testbed.up(
@@ -75,6 +81,7 @@ def up(
                 calibrate=calibrate,
                 allow_degraded=allow_degraded,
                 dynamics=moving,
+                coordinator=coordinator,
                 on_progress=say,
             )
     elif moving is not None:
@@ -114,17 +121,23 @@ def _serve_page(testbed: Testbed) -> None:
         typer.echo(f"testbed: {error}; `testbed dashboard {testbed.name}` serves it as well", err=True)
 
 
-def reusable(name: str, network: Topology) -> Testbed | None:
+def reusable(name: str, network: Topology, coordinator: str | None = None) -> Testbed | None:
     """The testbed of this name if it is up with this very network; None when it is not up.
 
     Raises:
-        UsageError: it is up with another network.
+        UsageError: it is up with another network, or its coordinator is elsewhere.
         CannotHonourError: something of it has ended.
     """
     from testbed.experiments.readiness import require_healthy
 
     for info in standing():
         if info.name == name:
+            if info.coordinator_site != coordinator:
+                where = "out of band" if info.coordinator_site is None else f"at {info.coordinator_site}"
+                raise UsageError(
+                    f"testbed {name} is up with its coordinator {where}",
+                    hint=f"testbed down {name}, or another --name",
+                )
             if info.topology != network.to_dict():
                 raise UsageError(
                     f"testbed {name} is up with another network ({info.topology['name']})",
@@ -146,6 +159,7 @@ def summary(testbed: Testbed) -> dict[str, Any]:
         "page_url": page_url(testbed.run_dir),
         "prometheus_url": info.prometheus_url,
         "controller_url": info.controller_url,
+        "coordinator_site": info.coordinator_site,
         "sites": {
             name: {"wan_ip": site.wan_ip, "mgmt_ip": site.mgmt_ip} for name, site in info.sites.items()
         },

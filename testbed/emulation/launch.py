@@ -29,7 +29,7 @@ from testbed.emulation.sites import host_pids
 from testbed.emulation.waiting import is_ending, is_running, start_ticks, wait_for
 from testbed.runner import batch
 from testbed.telemetry import prometheus
-from topologies.addressing import Management, wan_ip
+from topologies.addressing import wan_ip
 from topologies.dynamics import Dynamics
 from topologies.errors import StormbedError, UsageError
 from topologies.model import Topology
@@ -60,6 +60,7 @@ def up(
     allow_degraded: bool = False,
     dynamics: Dynamics | None = None,
     scale: float = 1.0,
+    coordinator: str | None = None,
 ) -> TestbedInfo:
     """Bring a testbed up and return its state.
 
@@ -74,15 +75,19 @@ def up(
         dynamics: how links change by themselves from the end of the calibration on, until `link vary` replaces
             or stops it; the path of a trace is from the present directory.
         scale: what the topology was scaled by, for the rates of `dynamics`.
+        coordinator: the site where the coordinator runs, so that its messages cross the WAN; None: out of
+            band.
 
     Raises:
-        UsageError: a testbed of this name is up, or the name cannot be one.
+        UsageError: a testbed of this name is up, or the name cannot be one, or there is no such site.
         CannotHonourError: not root, a program is missing, no free subnet, too many sites, or a rate that
             no link here can have and `allow_degraded` is not given.
         StormbedError: a part did not start; the message quotes its log.
     """
     progress = on_progress or (lambda text: None)
     check_name(name)
+    if coordinator is not None:
+        topology.index(coordinator)
     check_possible(topology)
     if dynamics is not None:
         require_fitting(topology, dynamics, scale)
@@ -90,11 +95,11 @@ def up(
     for limit in limits:
         progress(f"warning: {limit}")
     run_dir = RunDir.of(name)
-    with _starting(run_dir, topology, limits, allow_degraded) as info:
+    with _starting(run_dir, topology, limits, allow_degraded, coordinator) as info:
         process: subprocess.Popen[bytes] | None = None
         try:
             progress("keys and files")
-            _prepare_files(run_dir, topology, info.management)
+            _prepare_files(run_dir, topology, info)
             process = _start_supervisor(run_dir)
             info = _identify(run_dir, info, process)
             batch(["ip"], management.enter_lines(info.interface, process.pid))
@@ -131,7 +136,11 @@ def vary(
 
 @contextmanager
 def _starting(
-    run_dir: RunDir, topology: Topology, limits: tuple[str, ...], allow_degraded: bool
+    run_dir: RunDir,
+    topology: Topology,
+    limits: tuple[str, ...],
+    allow_degraded: bool,
+    coordinator: str | None,
 ) -> Iterator[TestbedInfo]:
     """Take the name and a subnet, both at once with respect to other callers."""
     root = run_dir.path.parent
@@ -154,6 +163,7 @@ def _starting(
             interface=management.interface_name(run_dir),
             limits=limits,
             allow_degraded=allow_degraded,
+            coordinator_site=coordinator,
             # Until the supervisor runs, this process answers for the testbed.
             pid=os.getpid(),
             started_ticks=start_ticks(os.getpid()),
@@ -202,11 +212,12 @@ def _make_way(run_dir: RunDir) -> None:
     remove(run_dir, info)
 
 
-def _prepare_files(run_dir: RunDir, topology: Topology, addresses: Management) -> None:
+def _prepare_files(run_dir: RunDir, topology: Topology, info: TestbedInfo) -> None:
     """What the testbed's parts read when they start."""
+    addresses = info.management
     run_dir.topology.write_text(json.dumps(topology.to_dict(), indent=1))
     site_doors.prepare(run_dir.path, topology, addresses)
-    prometheus.prepare(run_dir.path, addresses, prometheus.targets_of(topology, addresses))
+    prometheus.prepare(run_dir.path, addresses, prometheus.targets_of(topology, addresses, info.coordinator[0]))
 
 
 def _start_supervisor(run_dir: RunDir) -> subprocess.Popen[bytes]:

@@ -121,6 +121,8 @@ class TestbedInfo(_State):
     supervisor_pid: int | None = None
     sites: dict[str, SiteInfo]
     fidelity: dict[str, Any] | None = None
+    coordinator_site: str | None = None
+    """Where the coordinator runs; None: out of band, on the management network."""
     limits: tuple[str, ...] = ()
     """In what it cannot be as declared on this machine, known before it was made."""
     allow_degraded: bool = False
@@ -144,7 +146,9 @@ class TestbedInfo(_State):
 
     @property
     def coordinator(self) -> tuple[str, int]:
-        return self.management.supervisor, COORDINATOR_PORT
+        """Where runners find it, always on the management network."""
+        at = self.coordinator_site
+        return self.management.supervisor if at is None else self.sites[at].mgmt_ip, COORDINATOR_PORT
 
     def load_topology(self) -> Topology:
         return topology_from_dict(self.topology, source=f"testbed {self.name}")

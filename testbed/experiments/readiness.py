@@ -105,7 +105,7 @@ def require_undisturbed(info: TestbedInfo, verb: str) -> None:
     Raises:
         UsageError: naming the run.
     """
-    if any(part == "coordinator" for part in ended(info.name)):
+    if any(part.split(" of ")[0] == "coordinator" for part in ended(info.name)):
         return
     require_free(
         info,

@@ -89,7 +89,12 @@ def testbed_for(
 
     found = {info.name: info for info in standing()}
     if name is None:
-        same = [info for info in found.values() if same_network(info.load_topology(), experiment.topology)]
+        same = [
+            info
+            for info in found.values()
+            if same_network(info.load_topology(), experiment.topology)
+            and info.coordinator_site == experiment.spec.coordinator_site
+        ]
         if len(same) > 1:
             names = ", ".join(info.name for info in same)
             raise UsageError(
@@ -107,7 +112,13 @@ def testbed_for(
         yield info
         return
     say(f"bringing up testbed {name}: {experiment.spec.topology}")
-    info = launch.up(experiment.topology, name, on_progress=say, allow_degraded=allow_degraded)
+    info = launch.up(
+        experiment.topology,
+        name,
+        on_progress=say,
+        allow_degraded=allow_degraded,
+        coordinator=experiment.spec.coordinator_site,
+    )
     try:
         yield info
     finally:
@@ -135,6 +146,13 @@ def same_network(one: Topology, other: Topology) -> bool:
 def _check_network(info: TestbedInfo, experiment: LoadedExperiment) -> None:
     stands, wanted = info.load_topology(), experiment.topology
     if same_network(stands, wanted):
+        at = experiment.spec.coordinator_site
+        if info.coordinator_site != at:
+            raise UsageError(
+                f"the coordinator of testbed {info.name} is {_place(info.coordinator_site)}, "
+                f"the experiment wants it {_place(at)}",
+                hint=f"`testbed down {info.name}`, or leave --name out to bring another one up",
+            )
         return
     scale = f" with rates x {experiment.spec.scale:g}" if experiment.spec.scale != 1 else ""
     raise UsageError(
@@ -142,6 +160,10 @@ def _check_network(info: TestbedInfo, experiment: LoadedExperiment) -> None:
         f"{first_difference(stands, wanted)}",
         hint=f"`testbed down {info.name}`, or leave --name out to bring another one up",
     )
+
+
+def _place(site: str | None) -> str:
+    return "out of band" if site is None else f"at {site}"
 
 
 def first_difference(stands: Topology, wanted: Topology) -> str:

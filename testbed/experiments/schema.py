@@ -187,7 +187,8 @@ class Experiment(_Strict):
     of the turns anew for each repeat, by its seed, so that what drifts on the machine meanwhile favours no
     scheduler; reports keep the order of the file. `awareness` measures the links and
     plans anew while a scheduler's turn lasts, `auxiliary` lets chunks take other paths, `policy` says how a
-    new plan comes into force; see `agents.options`.
+    new plan comes into force; see `agents.options`. `coordinator` is `management` (out of band, no traffic on
+    the WAN) or a site, as its name or `{site: NAME}`.
 
     With `tuners` (or one `tuner`) the experiment is of hyper-parameter searches: all of them run at once under
     one of the `policies` after the other, every trial synchronises by the one scheduler, and `training` says
@@ -232,14 +233,19 @@ class Experiment(_Strict):
             raise ValueError(f"{name[:60]!r} is not a name; use letters, digits, '.', '_' and '-'")
         return name
 
-    @field_validator("coordinator")
+    @field_validator("coordinator", mode="before")
     @classmethod
-    def _out_of_band_only(cls, value: str) -> str:
-        if value != MANAGEMENT:
-            raise ValueError(
-                f"a coordinator at a site ({value[:40]}) is not supported by this version; write {MANAGEMENT}"
-            )
+    def _place_of_the_coordinator(cls, value: object) -> object:
+        if isinstance(value, dict):
+            if set(value) != {"site"} or not isinstance(value["site"], str):
+                raise ValueError(f"the coordinator runs out of band ({MANAGEMENT}) or at a site: {{site: NAME}}")
+            return value["site"]
         return value
+
+    @property
+    def coordinator_site(self) -> str | None:
+        """The site where the coordinator runs; None: out of band."""
+        return None if self.coordinator == MANAGEMENT else self.coordinator
 
     @model_validator(mode="after")
     def _counts_fit(self) -> Self:

@@ -208,6 +208,13 @@ def _check(document: Document, spec: Experiment, topology: Topology, text: str) 
                 f"{topology.name} has no site {site!r}",
                 hint=nearest(site, topology.site_names),
             )
+    at = spec.coordinator_site
+    if at is not None and at not in topology.site_names:
+        raise document.error(
+            ("coordinator",),
+            f"{topology.name} has no site {at!r} for the coordinator",
+            hint=nearest(at, ("management", *topology.site_names)),
+        )
     _check_network_options(document, spec)
     scaled = topology if spec.scale == 1 else topology.scaled(spec.scale)
     _check_changes(document, spec, scaled)

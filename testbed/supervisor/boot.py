@@ -151,7 +151,8 @@ def process_specs(supervisor: Supervisor) -> list[ProcessSpec]:
             specs.append(ProcessSpec("agent", argv, name, run_dir.site(name) / "agent.log"))
     if importlib.util.find_spec("agents.coordinator") is not None:
         argv = (PYTHON, "-m", "agents.coordinator", "--run-dir", str(run_dir.path))
-        specs.append(ProcessSpec("coordinator", argv, None, run_dir.path / "coordinator.log"))
+        at = supervisor.info.coordinator_site
+        specs.append(ProcessSpec("coordinator", argv, at, run_dir.path / "coordinator.log"))
     argv = tuple(prometheus.argv(run_dir.path, supervisor.info.management))
     specs.append(ProcessSpec("prometheus", argv, None, run_dir.path / "prometheus.log"))
     return specs
@@ -249,7 +250,7 @@ def _answers(supervisor: Supervisor, spec: ProcessSpec) -> Callable[[], bool] | 
     if spec.name == "agent" and spec.site:
         return (supervisor.run_dir.site(spec.site) / "agent.sock").exists
     if spec.name == "coordinator":
-        return partial(_listens, own, addressing.COORDINATOR_PORT)
+        return partial(_listens, *supervisor.info.coordinator)
     if spec.name == "prometheus":
         return partial(_listens, own, addressing.PROMETHEUS_PORT)
     return None

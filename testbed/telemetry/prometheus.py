@@ -48,11 +48,14 @@ class Target:
     labels: dict[str, str] = field(default_factory=dict)
 
 
-def targets_of(topology: Topology, management: Management) -> tuple[Target, ...]:
-    """Everything that a testbed of this topology serves metrics from."""
+def targets_of(
+    topology: Topology, management: Management, coordinator: str | None = None
+) -> tuple[Target, ...]:
+    """Everything that a testbed of this topology serves metrics from; `coordinator` is its address where that
+    is not the testbed's own.
+    """
     center = management.supervisor
     own = (
-        ("coordinator", COORDINATOR_METRICS_PORT),
         ("controller", CONTROLLER_HTTP_PORT),
         ("delay-line", DELAY_LINE_METRICS_PORT),
         ("links", SUPERVISOR_METRICS_PORT),
@@ -62,7 +65,8 @@ def targets_of(topology: Topology, management: Management) -> tuple[Target, ...]
         Target("agent", f"{management.site(k)}:{AGENT_METRICS_PORT}", site, {"site": site})
         for k, site in enumerate(topology.site_names)
     )
-    return (*agents, *(Target(job, f"{center}:{port}", "testbed") for job, port in own))
+    planning = Target("coordinator", f"{coordinator or center}:{COORDINATOR_METRICS_PORT}", "testbed")
+    return (*agents, planning, *(Target(job, f"{center}:{port}", "testbed") for job, port in own))
 
 
 def targets_json(targets: Sequence[Target]) -> str:

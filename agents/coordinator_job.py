@@ -200,7 +200,7 @@ class CoordinatedJob:
             )
         elif kind == "estimates":
             if self.watch is not None:
-                self.watch.reported(self.description.members[site], body["ways"])
+                self.watch.reported(self.description.members[site], body["ways"], body["probe_bytes"])
             return
         elif kind == "opened":
             self.opened.add(site)

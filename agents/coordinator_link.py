@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ class CoordinatorLink:
         self._stream: FrameStream | None = None
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.sent_bytes = 0
+        self._past: Counter[str] = Counter()
 
     @property
     def connected(self) -> bool:
@@ -60,9 +61,12 @@ class CoordinatorLink:
         """Queue a frame; its bytes, 0 when there is no connection."""
         if self._stream is None:
             return 0
-        count = self._stream.send(kind, body)
-        self.sent_bytes += count
-        return count
+        return self._stream.send(kind, body)
+
+    @property
+    def sent(self) -> Counter[str]:
+        """Bytes by class (`agents.control_classes`), over all connections so far."""
+        return self._past + (Counter() if self._stream is None else self._stream.sent)
 
     async def close(self) -> None:
         """Hang up."""
@@ -101,6 +105,7 @@ class CoordinatorLink:
     def _over(self, stream: FrameStream, reason: str) -> None:
         self._ended.set()
         if self._stream is stream:
+            self._past += stream.sent
             self._stream = None
             log.warning("lost the %s: %s", self._name, reason)
             self._on_lost(reason)

@@ -19,6 +19,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from agents.control_classes import CLASSES
+
 if TYPE_CHECKING:
     from agents.agent import Agent
     from agents.coordinator import Coordinator
@@ -88,11 +90,14 @@ class AgentCollector(Collector):
             "stormbed_agent_late_frames", "Frames of jobs that were over", agent.late_frames
         )
         yield CounterMetricFamily("stormbed_agent_failed_jobs", "Jobs stopped for a cause", agent.failed_jobs)
-        yield CounterMetricFamily(
+        control = CounterMetricFamily(
             "stormbed_agent_control_sent_bytes",
-            "Bytes to the coordinator, for whatever purpose",
-            agent.coordinator.sent_bytes,
+            "Bytes to the coordinator, by what they are for",
+            labels=["class"],
         )
+        for purpose in CLASSES:
+            control.add_metric([purpose], agent.coordinator.sent[purpose])
+        yield control
         yield from self._jobs()
         yield from self._network()
 
@@ -228,8 +233,8 @@ class CoordinatorCollector(Collector):
         )
         sent = CounterMetricFamily(
             "stormbed_coordinator_sent_bytes",
-            "Bytes to the site's agent, for whatever purpose",
-            labels=["site"],
+            "Bytes to the site's agent, by what they are for",
+            labels=["site", "class"],
         )
         for job in coordinator.jobs.values():
             if job.watch is not None:
@@ -238,7 +243,8 @@ class CoordinatorCollector(Collector):
                 reports.add_metric([job.name], job.watch.reports)
                 replans.add_metric([job.name], job.watch.replans)
         for site, stream in coordinator.agents.items():
-            sent.add_metric([names[site]], stream.sent_bytes)
+            for purpose in CLASSES:
+                sent.add_metric([names[site], purpose], stream.sent[purpose])
         yield from (rates, reports, replans, sent)
 
 

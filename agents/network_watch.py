@@ -35,6 +35,7 @@ class NetworkWatch:
 
     Attributes:
         report_bytes: what the reports from the sites took.
+        probe_bytes: sent by each site, as far as it has reported.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class NetworkWatch:
         self.awareness = awareness
         self.auxiliary = auxiliary
         self.report_bytes = 0
+        self.probe_bytes: dict[int, int] = {}
         self._replanner = Replanner(
             awareness, auxiliary, network=config, members=members, declared=declared, view=view
         )
@@ -136,8 +138,9 @@ class NetworkWatch:
         gain = self._replanner.gain
         return {"reason": reason, "gain_ratio": gain if gain is not None and math.isfinite(gain) else None}
 
-    def reported(self, site: int, ways: Sequence[Sequence[Any]]) -> None:
-        """Estimates of what comes in at `site`: [from, path number, bit/s] each."""
+    def reported(self, site: int, ways: Sequence[Sequence[Any]], probe_bytes: int = 0) -> None:
+        """Estimates of what comes in at `site`: [from, path number, bit/s] each; and what it has probed."""
+        self.probe_bytes[site] = probe_bytes
         self._replanner.reported(site, ways, self._loop.time())
         self.report_bytes += len(pack_body(ways))
 
@@ -168,4 +171,5 @@ class NetworkWatch:
 
     def status(self) -> dict[str, Any]:
         """Plain values for `status` and results."""
-        return {**self._replanner.status(self._loop.time()), "report_bytes": self.report_bytes}
+        spent = {"report_bytes": self.report_bytes, "probe_bytes": sum(self.probe_bytes.values())}
+        return {**self._replanner.status(self._loop.time()), **spent}

@@ -81,6 +81,7 @@ class SiteNetwork:
         self.report_bytes = 0
         self.reports = 0
         self.probe_bytes = 0
+        self._probed_before = 0
         self.probes = 0
 
     @property
@@ -99,6 +100,7 @@ class SiteNetwork:
         self._awareness = AwarenessOptions.model_validate(awareness or {})
         self._auxiliary = AuxiliaryOptions.model_validate(auxiliary or {})
         self._allowed = {} if self._auxiliary.rule == "capacity" else None
+        self._probed_before = self.probe_bytes
         self._random.seed(f"paths {seed} {self._site}")
         if self._awareness.estimator == "unbiased" and self._awareness.probe_idle_s:
             self._start_probing()
@@ -171,7 +173,8 @@ class SiteNetwork:
             return
         ways = [[peer, path, rate] for (peer, path), rate in self._news.items()]
         self._news.clear()
-        self.report_bytes += self._host.tell_coordinator("estimates", {"job": self._job.wire, "ways": ways})
+        body = {"job": self._job.wire, "ways": ways, "probe_bytes": self.probe_bytes - self._probed_before}
+        self.report_bytes += self._host.tell_coordinator("estimates", body)
         self.reports += 1
         self._report_due = self._timers.call_later(self._awareness.report_every_s, self._report)
 

@@ -8,11 +8,14 @@ noticed as well as one that dies.
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from agents import wire
+from agents.control_classes import ALIVE, control_class
 from agents.wire import ProtocolError
 from topologies import dscp
 
@@ -33,6 +36,9 @@ class FrameStream(asyncio.Protocol):
             connection.
         on_end: called once with (stream, reason) when the connection has ended and `close` was not called
             here.
+
+    Attributes:
+        sent, received: bytes by class (`agents.control_classes`).
     """
 
     def __init__(
@@ -50,7 +56,8 @@ class FrameStream(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
         self.peer_address = "?"
-        self.sent_bytes = 0
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -71,11 +78,15 @@ class FrameStream(asyncio.Protocol):
                 kind = frame.header.get("kind")
                 if not isinstance(kind, str):
                     raise ProtocolError(f"a control frame without a kind: {frame.header}")
-                if kind == PING or self._ended:
+                if self._ended:
+                    continue
+                if kind == PING:
+                    self.received[ALIVE] += len(_PING_FRAME)
                     continue
                 body = wire.unpack_body(frame.payload)
                 if not isinstance(body, dict):
                     raise ProtocolError(f"the body of a {kind} frame is not a map")
+                self.received[control_class(kind, body)] += _head_bytes(kind) + len(frame.payload)
                 self.on_frame(self, kind, body)
         except ProtocolError as error:
             self.end(f"it broke the protocol: {error}")
@@ -93,7 +104,7 @@ class FrameStream(asyncio.Protocol):
             return 0
         frame = wire.encode_bytes({"kind": kind}, wire.pack_body(body))
         self._transport.write(frame)
-        self.sent_bytes += len(frame)
+        self.sent[control_class(kind, body)] += len(frame)
         if self._transport.get_write_buffer_size() > MAX_UNSENT:
             self.end("it reads nothing")
         return len(frame)
@@ -123,7 +134,13 @@ class FrameStream(asyncio.Protocol):
             return
         assert self._transport is not None
         self._transport.write(_PING_FRAME)
+        self.sent[ALIVE] += len(_PING_FRAME)
         self._timer = self._loop.call_later(PING_SECONDS, self._tick)
+
+
+@functools.cache
+def _head_bytes(kind: str) -> int:
+    return len(wire.encode_bytes({"kind": kind}, b""))
 
 
 _PING_FRAME: Final = wire.encode_bytes({"kind": PING}, b"")

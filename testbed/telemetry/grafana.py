@@ -165,8 +165,11 @@ CONTROL: Final = Dashboard(
         Panel(
             "Control traffic",
             (
-                _q("rate(stormbed_agent_control_sent_bytes_total[$w])", "{{site}} to the coordinator"),
-                _q("rate(stormbed_coordinator_sent_bytes_total[$w])", "coordinator to {{site}}"),
+                _q(
+                    "sum by (site) (rate(stormbed_agent_control_sent_bytes_total[$w]))",
+                    "{{site}} to the coordinator",
+                ),
+                _q("sum by (site) (rate(stormbed_coordinator_sent_bytes_total[$w]))", "coordinator to {{site}}"),
             ),
             "Bps",
         ),

@@ -24,6 +24,7 @@ from agents.config import Config
 from agents.coordinator_link import CoordinatorLink
 from agents.job import JobDescription
 from agents.lanes import Order
+from agents.link_state import NetworkNow
 from agents.local_server import SOCKET_NAME, LocalServer, WorkerLink
 from agents.site_job import SiteJob
 from agents.site_network import PROBE
@@ -50,6 +51,7 @@ class Agent:
         self.site = site
         self.name = config.topology.site_names[site]
         self.jobs: dict[str, SiteJob] = {}  # by wire name
+        self.now = NetworkNow(config)
         self.late_frames = 0
         self.failed_jobs = 0
         self._open: dict[str, SiteJob] = {}  # by the runner's name: what workers may join
@@ -193,6 +195,9 @@ class Agent:
                 return
             if kind == "refused":
                 raise ProtocolError(f"refused by the coordinator: {body['why']}")
+            if kind == "routes":
+                self._links_changed(body["down"])
+                return
             job = self.jobs.get(body["job"])
             if job is None:
                 return
@@ -227,8 +232,16 @@ class Agent:
     def _open_job(self, description: JobDescription) -> None:
         site = description.members.index(self.site)
         self.coflows.opened(description)
-        self.jobs[description.wire] = SiteJob(description, site, self)
+        job = self.jobs[description.wire] = SiteJob(description, site, self)
+        job.network.links_changed(self.now.down)
         self.coordinator.send("opened", {"job": description.wire})
+
+    def _links_changed(self, down: list[int]) -> None:
+        """The coordinator's word: these links are down now, by index."""
+        self.now.change(down)
+        self.transport.lead(self.now.first_hops(self.site))
+        for job in self.jobs.values():
+            job.network.links_changed(down)
 
     def _coordinator_lost(self, reason: str) -> None:
         for job in tuple(self.jobs.values()):

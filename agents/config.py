@@ -24,6 +24,7 @@ class AddressBook:
     data                where each site's agent takes chunks (WAN); it also sends from that address
     coordinator         where the coordinator takes agents: on the management network, or on the WAN where it
                         runs at a site
+    controller          where the controller answers over HTTP; None: links that fail are not followed
     runner              where it takes runners, always on the management network; None: where it takes agents
     metrics             where each site's agent serves its metrics; None serves none
     coordinator_metrics the same of the coordinator
@@ -36,6 +37,7 @@ class AddressBook:
     metrics: tuple[Endpoint | None, ...]
     coordinator_metrics: Endpoint | None = None
     runner: Endpoint | None = None
+    controller: Endpoint | None = None
 
     def __post_init__(self) -> None:
         if len(self.metrics) != len(self.data):
@@ -65,6 +67,7 @@ class AddressBook:
             metrics=tuple(metrics),
             coordinator_metrics=(own, addressing.COORDINATOR_METRICS_PORT),
             runner=None if coordinator is None else (own, addressing.COORDINATOR_PORT),
+            controller=(management.supervisor, addressing.CONTROLLER_HTTP_PORT),
         )
 
     @property
@@ -80,6 +83,7 @@ class AddressBook:
             "metrics": self.metrics,
             "coordinator_metrics": self.coordinator_metrics,
             "runner": self.runner,
+            "controller": self.controller,
         }
 
     @classmethod
@@ -91,7 +95,8 @@ class AddressBook:
         coordinator = (str(plain["coordinator"][0]), int(plain["coordinator"][1]))
         metrics = tuple(endpoint(value) for value in plain["metrics"])
         runner = endpoint(plain.get("runner"))
-        return cls(data, coordinator, metrics, endpoint(plain["coordinator_metrics"]), runner)
+        controller = endpoint(plain.get("controller"))
+        return cls(data, coordinator, metrics, endpoint(plain["coordinator_metrics"]), runner, controller)
 
 
 @dataclass(frozen=True)

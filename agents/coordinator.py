@@ -14,17 +14,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from agents import metrics, wire
 from agents.config import Config
+from agents.control_classes import ControlTotals
 from agents.coordinator_job import CoordinatedJob
 from agents.daemon import run_daemon
 from agents.decision_file import DecisionFile, decision_path
 from agents.errors_on_wire import error_to_dict
 from agents.job import JobDescription
+from agents.job_spec import NETWORK_OPTIONS, JobSpec, Options, segment_options
+from agents.link_state import LinkFollower, NetworkNow, link_names
 from agents.network_watch import NetworkWatch
-from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from agents.planning.base import NetworkView, Plan
 from agents.planning.registry import get_scheduler, library_of
 from agents.streams import FrameStream
@@ -37,24 +37,6 @@ log = logging.getLogger(__name__)
 OPEN_SECONDS: Final = 30.0
 START_SECONDS: Final = 120.0
 CLOSE_SECONDS: Final = 30.0
-# A chunk of the widest element type (complex128) still fits a frame.
-NETWORK_OPTIONS: Final = ("awareness", "auxiliary", "policy")
-MAX_CHUNK_ELEMENTS: Final = wire.MAX_PAYLOAD // 16
-
-
-class JobSpec(BaseModel):
-    """What a runner gives to open a job. A segment may name its own `awareness`, `auxiliary` and `policy`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    job: str = Field(min_length=1, max_length=128)
-    sites: dict[str, int] = Field(min_length=1)
-    chunk_elements: int = Field(default=100_000, ge=1, le=MAX_CHUNK_ELEMENTS)
-    deadline_s: float = Field(default=600.0, gt=0)
-    scheduler: str | dict[str, Any] | None = None
-    awareness: AwarenessOptions = AwarenessOptions()
-    auxiliary: AuxiliaryOptions = AuxiliaryOptions()
-    policy: PolicyOptions = PolicyOptions()
 
 
 class Coordinator:
@@ -64,6 +46,7 @@ class Coordinator:
         agents: the connected agents, by index of their site.
         jobs: the open jobs, by their name on the wire.
         rates: bit/s of every directed link, as far as known; the declared ones until told otherwise.
+        now: the network without the links that are down.
     """
 
     def __init__(self, config: Config) -> None:
@@ -71,7 +54,11 @@ class Coordinator:
         self.agents: dict[int, FrameStream] = {}
         self.jobs: dict[str, CoordinatedJob] = {}
         self.rates: dict[tuple[int, int], float] = dict(config.topology.rates())
+        self.now = NetworkNow(self.config)
         self.aborted_jobs = 0
+        self._control = ControlTotals()
+        controller = config.addresses.controller
+        self._follower = controller and LinkFollower(controller, link_names(config), self._links_changed)
         self._pids: dict[int, int] = {}
         self._agents_changed = asyncio.Event()
         self._owners: dict[FrameStream, set[str]] = {}  # what each runner opened, by the runner's name for it
@@ -87,6 +74,8 @@ class Coordinator:
         port = addresses.coordinator[1]
         hosts = sorted({addresses.coordinator[0], addresses.for_runners[0]})
         self._server = await asyncio.get_running_loop().create_server(self._accept, hosts, port)
+        if self._follower is not None:
+            self._follower.start()
         endpoint = self.config.addresses.coordinator_metrics
         if endpoint is not None:
             try:
@@ -97,6 +86,8 @@ class Coordinator:
 
     async def close(self) -> None:
         """End all connections; agents stop their jobs when they see it."""
+        if self._follower is not None:
+            await self._follower.close()
         if self._server is not None:
             self._server.close()
         for tasks in self._tasks.values():
@@ -132,6 +123,9 @@ class Coordinator:
             stream.close()
             return
         self.agents[site] = stream
+        self._control.add(stream)
+        if self.now.down:
+            stream.send("routes", {"down": sorted(self.now.down)})
         self._pids[site] = int(body.get("pid", 0))
         stream.on_frame = lambda stream, kind, body: self._agent_said(site, kind, body)
         if self._coflow is not None:
@@ -143,6 +137,7 @@ class Coordinator:
         for site, agent in tuple(self.agents.items()):
             if agent is stream:
                 del self.agents[site]
+                self._control.ended(stream)
                 self._notify_agents()
                 log.warning("lost the agent of %s: %s", self.config.topology.site_names[site], reason)
                 for job in self.jobs.values():
@@ -173,6 +168,16 @@ class Coordinator:
         stream = self.agents.get(site)
         if stream is not None:
             stream.send(kind, body)
+
+    def _links_changed(self, down: frozenset[int]) -> None:
+        """The controller's word: these links are down now."""
+        self.now.change(down)
+        names = [link.endpoints for k, link in enumerate(self.config.topology.links) if k in down]
+        log.info("links down: %s", ", ".join("-".join(ends) for ends in names) or "none")
+        for stream in self.agents.values():
+            stream.send("routes", {"down": sorted(down)})
+        for job in self.jobs.values():
+            job.links_changed(down)
 
     # ---- runners
 
@@ -205,11 +210,7 @@ class Coordinator:
         stream.send("answer", answer)
 
     async def _open_job(self, stream: FrameStream, spec: dict[str, Any]) -> dict[str, Any]:
-        try:
-            wanted = JobSpec.model_validate(spec)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UsageError(f"job: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        wanted = JobSpec.read(spec)
         topology = self.config.topology
         if any(job.name == wanted.job for job in self.jobs.values()):
             raise UsageError(f"there is a job {wanted.job} already", hint="close it or use another name")
@@ -234,7 +235,7 @@ class Coordinator:
             lambda place, kind, body: self._send_to_agent(members[place], kind, body),
             DecisionFile(decision_path(self.config.run_dir, wanted.job)),
         )
-        job.awareness, job.auxiliary, job.policy = wanted.awareness, wanted.auxiliary, wanted.policy
+        job.options = wanted.awareness, wanted.auxiliary, wanted.policy
         job.run(job.machine.announce_ahead(wanted.policy.announced))
         if wanted.scheduler is not None:
             job.scheduler_spec = wanted.scheduler
@@ -258,17 +259,12 @@ class Coordinator:
         timeout: float | None = None,
     ) -> dict[str, Any]:
         found = self._job(job)
-        elements = segment.get("chunk_elements", 1)
-        if not isinstance(elements, int) or not 1 <= elements <= MAX_CHUNK_ELEMENTS:
-            raise UsageError(
-                f"segment {segment.get('label')}: chunks of {elements} elements",
-                hint=f"1 to {MAX_CHUNK_ELEMENTS}",
-            )
+        options = segment_options(segment, found.options)
         scheduler = segment.get("scheduler")
         if scheduler is None and found.machine.policy is None:
             raise UsageError(f"segment {segment.get('label')} of job {job} names no scheduler, and none is in use")
-        watch, policy = self._watch(found, segment)
-        before = found.machine.version
+        watch = self._watch(found, options)
+        before, spent = found.machine.version, self._control.read()
         plan = None
         if scheduler is not None:
             found.scheduler_spec = scheduler
@@ -281,7 +277,7 @@ class Coordinator:
             start_timeout=start_timeout,
             timeout=timeout,
             watch=watch,
-            policy=policy,
+            policy=options[2],
         )
         names = found.description.site_names
         return {
@@ -291,21 +287,14 @@ class Coordinator:
             "plan": None if plan is None else plan.to_dict(names),
             "policies": [entry for entry in found.policies if entry["version"] > before],
             "network": watch.status(),
+            "control": self._control.since(spent),
         }
 
-    def _watch(self, job: CoordinatedJob, segment: Mapping[str, Any]) -> tuple[NetworkWatch, PolicyOptions]:
-        """What follows the network during a segment, by its options or the job's; and how policies change."""
-        try:
-            awareness = AwarenessOptions.model_validate(segment.get("awareness", job.awareness))
-            auxiliary = AuxiliaryOptions.model_validate(segment.get("auxiliary", job.auxiliary))
-            policy = PolicyOptions.model_validate(segment.get("policy", job.policy))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UsageError(f"segment {segment.get('label')}: {where}: {first['msg']}") from None
+    def _watch(self, job: CoordinatedJob, options: Options) -> NetworkWatch:
+        """What follows the network during a segment."""
         watch = NetworkWatch(
-            awareness,
-            auxiliary,
+            options[0],
+            options[1],
             config=self.config,
             members=job.description.members,
             declared=dict(self.rates),
@@ -314,7 +303,8 @@ class Coordinator:
             use_plan=job.set_plan,
             broadcast=job.broadcast,
         )
-        return watch, policy
+        watch.links_changed(self.now.down, replan=False)
+        return watch
 
     async def _close_job(self, stream: FrameStream, job: str, timeout: float = CLOSE_SECONDS) -> None:
         found = self._job(job)
@@ -356,6 +346,7 @@ class Coordinator:
         return {
             "schema": 1,
             "agents": {name: site in self.agents for site, name in enumerate(names)},
+            "links_down": ["-".join(self.config.topology.links[k].endpoints) for k in sorted(self.now.down)],
             "jobs": [job.status() for job in self.jobs.values()],
         }
 
@@ -383,7 +374,7 @@ class Coordinator:
             job.broadcast("close", {})
 
     def _view(self, job: CoordinatedJob, rates: Mapping[tuple[int, int], float]) -> NetworkView:
-        return network_view(self.config, rates, job.description.members)
+        return network_view(self.config, rates, job.description.members, self.now)
 
     async def _plan(self, job: CoordinatedJob, scheduler: str | Mapping[str, Any], view: NetworkView) -> Plan:
         """In a thread: planning a large network takes seconds, and the barrier must not wait for it."""

@@ -12,8 +12,9 @@ from typing import Any, Final
 from agents.decision_file import DecisionFile
 from agents.faults import PATIENCE_SECONDS, Fault, cause_of
 from agents.job import CAUSE, WAITS_FOR_RELEASE, JobDescription
+from agents.job_spec import Options
 from agents.network_watch import NetworkWatch
-from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
+from agents.options import AuxiliaryOptions, AwarenessOptions, Failures, PolicyOptions
 from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction
 from agents.sync.coordinator_machine import CoordinatorMachine
@@ -64,9 +65,8 @@ class CoordinatedJob:
         self.opened: set[int] = set()
         self.segment: str | None = None
         self.watch: NetworkWatch | None = None
-        self.awareness = AwarenessOptions()
-        self.auxiliary = AuxiliaryOptions()
-        self.policy = PolicyOptions()
+        self.options: Options = (AwarenessOptions(), AuxiliaryOptions(), PolicyOptions())
+        self.failures: Failures = "replan"
         self.scheduler_spec: str | Mapping[str, Any] = ""
         self.policies: deque[dict[str, Any]] = deque(maxlen=MAX_POLICIES)  # those that have come into force
         self._version = 0
@@ -127,7 +127,8 @@ class CoordinatedJob:
         try:
             await self._until(self._all_ask, start_timeout, self._who_does_not_ask)
             self._elements = fields.get("chunk_elements", self._chunk_elements)
-            how = policy or self.policy
+            how = policy or self.options[2]
+            self.failures = how.failures
             self._every, self._planned_at = how.every, self.machine.next_seq
             self._within = False  # what the segment begins with is no change
             self.run(self.machine.announce_ahead(how.announced))
@@ -179,6 +180,11 @@ class CoordinatedJob:
             self.run(self.machine.replan_within(latest, plan, self._elements, self._hop_paths))
         else:
             self.run(self.machine.set_plan(plan, self._elements, self._hop_paths))
+
+    def links_changed(self, down: Iterable[int]) -> None:
+        """Links have failed or returned; the plan does without those that are down, unless it is to be kept."""
+        if self.watch is not None:
+            self.watch.links_changed(down, replan=self._running and self.failures == "replan")
 
     def abort(self, cause: str) -> None:
         """Stop the job at all sites."""

@@ -86,6 +86,9 @@ class AgentCollector(Collector):
             "1 while the coordinator is reached",
             agent.coordinator.connected,
         )
+        yield GaugeMetricFamily(
+            "stormbed_agent_links_down", "Links that are down, as the controller told", len(agent.now.down)
+        )
         yield CounterMetricFamily(
             "stormbed_agent_late_frames", "Frames of jobs that were over", agent.late_frames
         )

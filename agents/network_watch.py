@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from agents.config import Config
@@ -64,6 +64,7 @@ class NetworkWatch:
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._again: asyncio.Task[None] | None = None
+        self._wanted = ""  # why a plan is to be made anew
 
     @property
     def matrix(self) -> RateMatrix:
@@ -116,10 +117,22 @@ class NetworkWatch:
             if task is not None:
                 task.cancel()
 
+    def links_changed(self, down: Iterable[int], *, replan: bool) -> None:
+        """These links are down now, by index; at the start of a segment or in the middle of one."""
+        self._replanner.links_changed(down)
+        if replan:
+            self.plan_again("links")
+
     def plan_again(self, reason: str) -> None:
-        """Make a new plan whatever the rates, unless one is being made."""
+        """Make a new plan whatever the rates; one that is being made may know less, so it comes after that."""
+        self._wanted = reason
         if self._again is None or self._again.done():
-            self._again = self._loop.create_task(self._replan(reason))
+            self._again = self._loop.create_task(self._replan_as_wanted())
+
+    async def _replan_as_wanted(self) -> None:
+        while self._wanted:
+            reason, self._wanted = self._wanted, ""
+            await self._replan(reason)
 
     async def _replan(self, reason: str) -> None:
         look = self._replanner.look_again(self._loop.time())

@@ -5,12 +5,13 @@ The caller plans, wherever it likes and for as long as it takes, between `look` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.auxiliary import Detours, spare_detours
 from agents.declared_network import DeclaredNetwork
+from agents.link_state import NetworkNow
 from agents.options import AuxiliaryOptions, AwarenessOptions
 from agents.planning.base import NetworkView, Plan
 from agents.rate_matrix import Rates, make_matrix, mean_change, predicted_gain
@@ -37,6 +38,7 @@ class Replanner:
         plan: the latest plan.
         reports: from the sites.
         checks, replans: looks at the rates, and new plans that came of them.
+        now: the network without the links that are down.
         gain: what the latest new plan promised, relative; None where that was no reason for it.
     """
 
@@ -60,6 +62,7 @@ class Replanner:
         self._members = members
         self._declared = declared
         self._view = view
+        self.now = NetworkNow(network)
         self.gain: float | None = None
         self._draws = 0
         self._snapshot: Rates = {}
@@ -67,7 +70,12 @@ class Replanner:
 
     def rates(self, now: float) -> Rates:
         """What to plan with now."""
-        return self.matrix.rates(now) if self.awareness.on else self._declared
+        return self.now.rates(self.matrix.rates(now) if self.awareness.on else self._declared)
+
+    def links_changed(self, down: Iterable[int]) -> None:
+        """These links are down now: what was measured on those that failed or returned counts no more."""
+        for hop in self.now.change(down):
+            self.matrix.estimates.pop(hop, None)
 
     def begin(self, now: float, plan: Plan | None = None) -> Look:
         """The segment begins: what its first plan is to be made for, or the plan that it keeps."""
@@ -79,7 +87,9 @@ class Replanner:
         """Estimates of what comes in at `site`: [from, path number, bit/s] each."""
         for peer, number, rate in ways:
             if (peer, site) in self._network.paths and rate > 0:
-                self.matrix.report(self._network.path(peer, site, number), float(rate), now)
+                path = self.now.path(peer, site, number)
+                if path is not None:
+                    self.matrix.report(path, float(rate), now)
         self.reports += 1
 
     def look(self, now: float) -> Look | None:
@@ -146,6 +156,7 @@ class Replanner:
                 f"{names[u]}>{names[v]}": {"rate_bps": found.rate, "age_s": max(0.0, now - found.at)}
                 for (u, v), found in self.matrix.estimates.items()
             },
+            "links_down": ["-".join(self._network.topology.links[k].endpoints) for k in sorted(self.now.down)],
         }
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from agents.auxiliary import choose_path
 from agents.awareness import Estimator, IdleLinks, Sample, make_estimator
 from agents.declared_network import DeclaredNetwork
 from agents.job import JobDescription
+from agents.link_state import NetworkNow
 from agents.options import AuxiliaryOptions, AwarenessOptions
 from agents.timers import Timer, Timers
 from agents.wire import Header, Stamp, stamp_of
-from topologies.paths import direct_path_number
+from topologies.paths import direct_path_number, is_intact
 
 PROBE: Final = "probe"
 PROBE_FRAME: Final = bytes(32 * 1024)
@@ -66,6 +68,7 @@ class SiteNetwork:
         self._timers: Timers = timers or asyncio.get_running_loop()
         self._awareness = AwarenessOptions()
         self._auxiliary = AuxiliaryOptions()
+        self._now = NetworkNow(host.config)
         self._allowed: dict[int, list[int]] | None = None
         self._random = random.Random()
         self._first_hops: dict[int, list[int]] = {}
@@ -114,6 +117,19 @@ class SiteNetwork:
         if self._auxiliary.rule == "capacity":
             self._allowed = allowed
 
+    def links_changed(self, down: Iterable[int]) -> None:
+        """These links are down now, by index: paths over them are no choice, and what was measured over ways
+        that have changed is forgotten.
+        """
+        changed = self._now.change(down)
+        self._first_hops.clear()
+        paths = self._host.config.paths
+        for peer, number in tuple(self._estimators):
+            way = paths[peer, self._site]
+            if number >= len(way) or not is_intact(way[number], changed):
+                self._estimators.pop((peer, number))
+                self._news.pop((peer, number), None)
+
     def close(self) -> None:
         """Stop timers, forget estimates; counters stay."""
         for timer in (self._looking, self._report_due):
@@ -130,6 +146,9 @@ class SiteNetwork:
         chosen = own
         if self._auxiliary.on:
             allowed = None if self._allowed is None else self._allowed.get(peer, ())
+            if self._now.down:
+                whole = [k for k in range(len(self._hops(peer))) if self._now.intact(self._site, peer, k)]
+                allowed = whole if allowed is None else [k for k in allowed if k in whole]
             hops, draw = self._hops(peer), self._random.randrange
             chosen = choose_path(self._auxiliary, own, hops, self._host.queue_length, allowed, draw)
         self.chunks[peer, chosen, chosen != own] += 1
@@ -137,7 +156,8 @@ class SiteNetwork:
 
     def _hops(self, peer: int) -> list[int]:
         if peer not in self._first_hops:
-            self._first_hops[peer] = [path[1] for path in self._host.config.paths[self._site, peer]]
+            hops = self._now.first_hops_to(self._site, peer)
+            self._first_hops[peer] = hops
         return self._first_hops[peer]
 
     # ---- measuring
@@ -156,7 +176,8 @@ class SiteNetwork:
         estimator = self._estimators.get((peer, path))
         if estimator is None:
             config = self._host.config
-            delay_s = config.path_delay_s(config.path(peer, self._site, path))
+            way = self._now.path(peer, self._site, path) or config.path(peer, self._site, path)
+            delay_s = config.path_delay_s(way)
             estimator = self._estimators[peer, path] = make_estimator(self._awareness, delay_s)
         left, done = stamp.left_ns / 1e9, self._timers.time()
         rate = estimator.observe(Sample(nbytes, left, done, stamp.follows))
@@ -194,6 +215,8 @@ class SiteNetwork:
     def _look(self) -> None:
         now = self._timers.time()
         for peer, path in self._direct.items():
+            if not self._now.intact(self._site, peer, path):
+                self._idle.used(peer, now)
             sent = self._host.sent_bytes(peer, path)
             if sent != self._sent[peer]:
                 self._sent[peer] = sent

@@ -251,6 +251,10 @@ class Transport:
             lane.gate = self._uplinks[hop]
         lane.resume()
 
+    def lead(self, first_hops: Mapping[tuple[int, int], int]) -> None:
+        """Where paths leave this site from now on."""
+        self._first_hops = first_hops
+
     def drop(self, owner: str) -> None:
         """Forget the owner's waiting frames."""
         for lane in self._lanes.values():

@@ -1,8 +1,9 @@
 """The controller over HTTP: what is connected, which paths there are, what they carried, and Prometheus
 metrics.
 
-Read-only. GET /health, /routes, /counters and /metrics; all but the last answer JSON maps with a schema
-number. /routes takes src=SITE, dst=SITE and moved=1 (only pairs whose primary is not the declared one).
+Read-only. GET /health, /routes, /links, /counters and /metrics; all but the last answer JSON maps with a schema
+number. /routes takes src=SITE, dst=SITE and moved=1 (only pairs whose primary is not the declared one). /links
+takes since=TOKEN, of an earlier answer, and wait=SECONDS: it answers when links have failed or returned since.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ LOG = logging.getLogger(__name__)
 FRESH_S = 1.0
 """Counters older than this are read again before they are shown."""
 REFRESH_TIMEOUT_S = 2.0
+MAX_WAIT_S = 60.0
+"""The longest that an answer about links is waited for."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -171,11 +174,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json(HTTPStatus.OK, self.fabric.health())
             elif path == "/routes":
                 self._routes(query)
+            elif path == "/links":
+                self._links(query)
             elif path == "/counters":
                 self.fabric.refresh(time.monotonic() - FRESH_S, REFRESH_TIMEOUT_S)
                 self._json(HTTPStatus.OK, self.fabric.counters(time.monotonic()))
             else:
-                known = "/health, /routes, /counters and /metrics"
+                known = "/health, /routes, /links, /counters and /metrics"
                 self._json(
                     HTTPStatus.NOT_FOUND, {"schema": SCHEMA, "error": f"no {path} here; there are {known}"}
                 )
@@ -193,6 +198,18 @@ class _Handler(BaseHTTPRequestHandler):
                 return
         moved = asked.get("moved", "0") not in ("0", "false")
         self._json(HTTPStatus.OK, self.fabric.routes(asked.get("src"), asked.get("dst"), moved=moved))
+
+    def _links(self, query: str) -> None:
+        asked = dict(parse_qsl(query))
+        try:
+            wait_s = float(asked.get("wait", "0"))
+        except ValueError:
+            wait_s = float("nan")
+        if not 0 <= wait_s <= MAX_WAIT_S:
+            error = f"wait={asked['wait'][:40]} is not a number of seconds from 0 to {MAX_WAIT_S:g}"
+            self._json(HTTPStatus.BAD_REQUEST, {"schema": SCHEMA, "error": error})
+            return
+        self._json(HTTPStatus.OK, self.fabric.links(asked.get("since", ""), wait_s))
 
     def _json(self, status: HTTPStatus, body: dict[str, Any]) -> None:
         self._answer(status, json.dumps(body).encode() + b"\n", "application/json")

@@ -6,6 +6,7 @@ the HTTP threads only look. Times are seconds of one monotonic clock, handed in.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Fabric:
         self.unexpected: set[int] = set()
         """Datapath ids that are connected and not of this topology. They are given nothing."""
         self.refresh_wanted = threading.Event()
+        self._start = secrets.token_hex(4)
         self._changed = threading.Condition(threading.RLock())
         self._peers = {
             dpid(k): {wan_port(topology, k, v): topology.site_names[v] for v in topology.neighbours(k)}
@@ -176,6 +178,25 @@ class Fabric:
                 "seconds_s": round(last.seconds_s, 4),
             },
         }
+
+    def links(self, since: str = "", wait_s: float = 0.0) -> dict[str, Any]:
+        """The links that the primaries avoid, as soon as they are others than at the token `since`, or after
+        `wait_s` seconds. Not before all switches have told about their ports.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self.steering.holding and self._links_token() != since, max(0.0, wait_s)
+            )
+            links = self.topology.links
+            return {
+                "schema": SCHEMA,
+                "token": self._links_token(),
+                "down": [list(links[i].endpoints) for i in sorted(self.steering.down)],
+            }
+
+    def _links_token(self) -> str:
+        """Another one with every change, and after a restart of the controller."""
+        return f"{self._start}-{'' if self.steering.holding else self.steering.version}"
 
     def _switch(self, number: int, session: Session) -> dict[str, Any]:
         return {

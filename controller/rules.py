@@ -26,7 +26,7 @@ from itertools import pairwise
 from topologies.addressing import HOST_PORT, dpid, wan_ip, wan_port
 from topologies.dscp import CLASSES, MAX_PATHS, encode
 from topologies.model import Topology
-from topologies.paths import Path, fastest_without, hops_of, is_intact
+from topologies.paths import Path, hops_of, is_intact, primaries
 
 ETH_TYPE_IPV4 = 0x0800
 CLASSIFY_TABLE = 0
@@ -167,26 +167,6 @@ def _common_rules() -> list[FlowRule]:
 
 
 PathSets = Mapping[tuple[int, int], Sequence[Path]]
-
-
-def primaries(
-    topology: Topology, path_sets: PathSets, down: frozenset[int] = frozenset()
-) -> dict[tuple[int, int], Path | None]:
-    """Where the packets of absent path numbers go: the first intact path of each pair's set.
-
-    Where no path of the set is intact it is the fastest one that is left, and None where the cut links
-    part the two sites.
-
-    Args:
-        topology, path_sets: as declared.
-        down: indexes (in `topology.links`) of the links that are cut.
-    """
-    cut = hops_of(topology, down)
-    found: dict[tuple[int, int], Path | None] = {
-        pair: next((path for path in paths if is_intact(path, cut)), None)
-        for pair, paths in path_sets.items()
-    }
-    return found | fastest_without(topology, [pair for pair, path in found.items() if path is None], cut)
 
 
 def plan_rules(

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.reroute import LinkWatch, Step, transition
-from controller.rules import PathSets, plan_rules, primaries
+from controller.rules import PathSets, plan_rules
 from controller.session import Command, Session
 from topologies.model import Topology
+from topologies.paths import primaries
 
 HOLD_S = 3.0
 """How long after the first switch came the others are waited for, before any of them is given rules."""

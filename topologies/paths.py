@@ -80,6 +80,26 @@ def fastest_without(
     return found
 
 
+def primaries(
+    topology: Topology, sets: Mapping[tuple[int, int], Sequence[Path]], down: frozenset[int] = frozenset()
+) -> dict[tuple[int, int], Path | None]:
+    """Where the packets of absent path numbers go: the first intact path of each pair's set.
+
+    Where no path of the set is intact it is the fastest one that is left, and None where the cut links
+    part the two sites.
+
+    Args:
+        topology, sets: as declared.
+        down: indexes (in `topology.links`) of the links that are cut.
+    """
+    cut = hops_of(topology, down)
+    found: dict[tuple[int, int], Path | None] = {
+        pair: next((path for path in paths if is_intact(path, cut)), None)
+        for pair, paths in sets.items()
+    }
+    return found | fastest_without(topology, [pair for pair, path in found.items() if path is None], cut)
+
+
 class _Graph:
     """Costs (1/rate) of the directions of all links, by where they begin and by where they end."""
 

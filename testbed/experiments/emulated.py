@@ -259,7 +259,7 @@ class EmulatedRun:
                 self._tell(segment, follower)
                 result = future.result()
                 self._run.set_plan(segment.label, result["plan"])
-                followed = {key: result[key] for key in ("policies", "network")}
+                followed = {key: result[key] for key in ("policies", "network", "control")}
                 self._run.events.write("network-followed", segment=segment.label, **followed)
             except BaseException as error:
                 if not future.done():

@@ -11,10 +11,9 @@ from itertools import pairwise
 
 from agents.declared_network import DeclaredNetwork
 from controller.reroute import DOWN_AFTER_S, UP_AFTER_S, LinkWatch
-from controller.rules import primaries
 from testbed.simulation.clock import SECOND, VirtualClock
 from topologies.addressing import dpid, wan_port
-from topologies.paths import Path, hops_of, is_intact
+from topologies.paths import Path, hops_of, is_intact, primaries
 
 # Past the moment itself, so that no rounding of seconds makes it too early.
 _JUST_AFTER_NS = 1000

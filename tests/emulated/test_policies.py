@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
+import yaml
 
+from testbed.events import read_events
+from testbed.experiments.run import run_experiment
+from testbed.experiments.spec import experiment_from_text
+from testbed.report.measurements import read_run
 from tests.emulated.conftest import Bring, Standing
 from tests.emulated.test_awareness import Training, agent_metric, assert_sums_were_right
+from topologies.errors import UsageError
 
 pytestmark = pytest.mark.emulated
 
@@ -73,3 +81,79 @@ def test_a_random_policy_for_every_collective_and_a_random_path_for_every_chunk(
     # A new plan is made while the collective before goes on; now and then the next one begins first.
     assert len(done["policies"]) > 0.8 * COLLECTIVES
     assert len({entry["from_seq"] for entry in done["policies"]}) == len(done["policies"])
+
+
+LINE = {
+    "name": "line",
+    "defaults": {"rate": "50mbit", "delay": "10ms"},
+    "sites": {"dc1": {}, "dc2": {}, "dc3": {}},
+    "links": [{"endpoints": ["dc1", "dc2"]}, {"endpoints": ["dc2", "dc3"]}],
+}
+EXPERIMENT = """
+name: coordinator-at-a-site
+topology: {topology}
+coordinator: {coordinator}
+training: {{model: tensor-20k, iterations: 8, chunk_elements: 10000, deadline_s: 30}}
+schedulers:
+  - {{name: netstorm, label: barrier}}
+  - {{name: netstorm, label: announced, policy: announced}}
+"""
+
+
+def class_7_bytes(testbed: Standing, src: str, dst: str) -> int:
+    (row,) = [row for row in testbed.client.call("links") if (row["src"], row["dst"]) == (src, dst)]
+    return int(row["counters"]["class_bytes"][7])
+
+
+def test_a_coordinator_at_a_site_speaks_over_the_wan_and_announcing_ahead_spares_its_round_trip(
+    bring: Bring, tmp_path: Path
+) -> None:
+    standing = bring(LINE, coordinator="dc1")
+    (process,) = [p for p in standing.client.call("status")["processes"] if p["name"] == "coordinator"]
+    assert process["site"] == "dc1"
+    (tmp_path / "line.yaml").write_text(yaml.safe_dump(LINE))
+    fields = {"topology": tmp_path / "line.yaml", "coordinator": "{site: dc1}"}
+    experiment = experiment_from_text(EXPERIMENT.format(**fields))
+    links = [("dc1", "dc2"), ("dc2", "dc1"), ("dc3", "dc2")]
+    before = {link: class_7_bytes(standing, *link) for link in links}
+    run = read_run(run_experiment(experiment, out=tmp_path / "runs", testbed=standing.name))
+    assert run.manifest.status == "completed"
+    carried = {link: class_7_bytes(standing, *link) - before[link] for link in links}
+    followed = {e["segment"]: e for e in read_events(run.directory / "events.jsonl", "network-followed")}
+    control = followed["barrier"]["control"]
+    said = sum(control["from_sites_bytes"].values()) + sum(control["to_sites_bytes"].values())
+    assert min(carried.values()) > 500 and sum(carried.values()) > said / 2
+    assert control["from_sites_bytes"]["barrier"] > 0 < control["to_sites_bytes"]["policies"]
+    # dc3 is two hops of 10 ms away from the coordinator: 40 ms for its word and the answer, each time.
+    waits = {
+        label: median(i.synchronisation_s or 0 for i in found[1:]) for label, found in run.iterations.items()
+    }
+    assert waits["barrier"] - waits["announced"] > 0.02, waits
+    out_of_band = experiment_from_text(EXPERIMENT.format(**fields | {"coordinator": "management"}))
+    with pytest.raises(UsageError, match=f"the coordinator of testbed {standing.name} is at dc1, .* out of band"):
+        run_experiment(out_of_band, out=tmp_path / "runs", testbed=standing.name)
+
+
+def test_agents_learn_of_a_cut_link_and_plan_around_it(testbed: Standing, tmp_path: Path) -> None:
+    link = ["dc1", "dc2"]
+    with Training(testbed, tmp_path, chunk_elements=5_000) as training:
+        segment = training.start(label="cut", iterations=150, elements=60_000)
+        training.until(lambda s: s["collectives"] > 10, "the first collectives", 40)
+        cut_ns = time.monotonic_ns()
+        testbed.client.call("link_down", src=link[0], dst=link[1])
+        try:
+            known = training.until(
+                lambda s: any(e["reason"] == "links" for e in s["policies"]), "a policy without the link", 20
+            )
+            assert training.client.status()["links_down"] == ["-".join(link)]
+            downs = {site: agent_metric(testbed, site, "stormbed_agent_links_down") for site in testbed.info.sites}
+            assert all(list(samples.values()) == [1.0] for samples in downs.values()), downs
+            (entry,) = [e for e in known["policies"] if e["reason"] == "links"]
+            assert (entry["issued_ns"] - cut_ns) / 1e9 < 2 + 3  # the machine may be busy
+            training.until(lambda s: s["collectives"] > known["collectives"] + 10, "more collectives", 30)
+        finally:
+            testbed.client.call("link_up", src=link[0], dst=link[1])
+        training.until(lambda s: [e["reason"] for e in s["policies"]].count("links") == 2, "the link again", 20)
+        done = segment.result(90)
+        assert done["collectives"] == 150 and done["network"]["links_down"] == []
+    assert_sums_were_right(training, tmp_path)

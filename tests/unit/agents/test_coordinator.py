@@ -34,7 +34,8 @@ def test_jobs_that_make_no_sense_are_refused_with_the_field(make_cluster: Any) -
     ]:
         with pytest.raises(UsageError, match=words):
             runner.open_job({**good, **change})
-    assert runner.status() == {"schema": 1, "agents": {"dc1": True, "dc2": True}, "jobs": []}
+    connected = {"dc1": True, "dc2": True}
+    assert runner.status() == {"schema": 1, "agents": connected, "links_down": [], "jobs": []}
     runner.open_job(good)
     with pytest.raises(UsageError, match="there is a job job already"):
         runner.open_job(good)

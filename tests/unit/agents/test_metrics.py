@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from agents.control_classes import CLASSES
 from agents.histogram import BUCKETS, Histogram
 
 
@@ -77,7 +78,15 @@ def test_what_agents_and_coordinator_show(make_cluster: Any, everywhere: Any) ->
         assert agent["stormbed_agent_auxiliary_received_chunks_total", job] == 0
         assert 0 < agent["stormbed_agent_estimate_report_bytes_total", job] < 500
         assert agent["stormbed_agent_probe_bytes_total", job] == 0
-        assert agent["stormbed_agent_control_sent_bytes_total", ()] > 500
+        control = {
+            purpose: agent["stormbed_agent_control_sent_bytes_total", (("class", purpose),)] for purpose in CLASSES
+        }
+        assert control["reports"] == agent["stormbed_agent_estimate_report_bytes_total", job]
+        assert control["barrier"] > 100 and control["acks"] > 20 and control["jobs"] > 100
+        assert control["policies"] == control["transfers"] == control["routes"] == 0
+        assert agent["stormbed_agent_received_chunks_total", job] == 12
+        assert agent["stormbed_agent_duplicate_messages_total", job] == 0
+        assert agent["stormbed_agent_release_wait_seconds_count", job] == 3
         assert agent["stormbed_agent_synchronisation_seconds_count", job] == 3
         assert 0 < agent["stormbed_agent_synchronisation_seconds_sum", job] < 10
         assert agent["stormbed_agent_synchronisation_seconds_bucket", (("le", "+Inf"), *job)] == 3
@@ -93,7 +102,8 @@ def test_what_agents_and_coordinator_show(make_cluster: Any, everywhere: Any) ->
     assert all(rate > 0 for rate in rates)
     assert coordinator["stormbed_coordinator_estimate_reports_total", job] == 2
     assert coordinator["stormbed_coordinator_replans_total", job] == 0
-    assert coordinator["stormbed_coordinator_sent_bytes_total", (("site", "dc2"),)] > 500
+    for purpose, least in (("policies", 100), ("barrier", 100), ("jobs", 100)):
+        assert coordinator["stormbed_coordinator_sent_bytes_total", (("class", purpose), ("site", "dc2"))] > least
     after = scrape(cluster.addresses.metrics[0])
     assert not any(labels == job for _, labels in after)  # a closed job is gone
 

@@ -279,3 +279,26 @@ def test_many_in_one_process(world: World) -> None:
         api.start()
         api.close()
     Api(world.fabric, "127.0.0.1", 0, CollectorRegistry()).close()  # never started
+
+
+def test_links_answers_when_one_fails_and_not_before_all_switches_have_told(world: World) -> None:
+    world.connect(1)
+    begun = time.monotonic()
+    unknown = world.get("/links?wait=0.2")
+    assert time.monotonic() - begun >= 0.2, "a switch that has not told about its ports may have links down"
+    assert unknown["down"] == []
+    world.connect(2)
+    world.connect(3)
+    whole = world.get(f"/links?since={unknown['token']}&wait=5")
+    assert whole["down"] == [] and whole["token"] != unknown["token"]
+    answers: list[Any] = []
+    waiting = threading.Thread(target=lambda: answers.append(world.get(f"/links?since={whole['token']}&wait=20")))
+    waiting.start()
+    world.port(1, 2, False)
+    world.settle()
+    waiting.join(10)
+    assert [answer["down"] for answer in answers] == [[["dc1", "dc2"]]]
+    assert world.get("/links")["token"] == answers[0]["token"]
+    assert Fabric(load_topology("triangle")).links()["token"] != unknown["token"], "another controller"
+    status, body = world.fetch("/links?wait=soon")
+    assert status == 400 and "wait=soon is not a number of seconds from 0 to 60" in body

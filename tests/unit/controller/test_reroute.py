@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from controller.fabric import Fabric
 from controller.reroute import DOWN_AFTER_S, UP_AFTER_S, LinkWatch
-from controller.rules import Kind, RuleId, plan_rules, primaries
+from controller.rules import Kind, RuleId, plan_rules
 from controller.session import Add, Barrier, Command, Delete, ReadPorts, ReadRules
 from controller.steering import DRAIN_S, HOLD_S, STEP_S, Orders
 from controller.table import ModelNetwork
@@ -22,7 +22,7 @@ from tests.unit.controller.test_rules import ATLAS, topology_of
 from topologies.addressing import HOST_PORT, dpid, wan_port
 from topologies.load import load_topology
 from topologies.model import Topology
-from topologies.paths import Path, hops_of, is_intact, path_sets
+from topologies.paths import Path, hops_of, is_intact, path_sets, primaries
 
 TRIANGLE = load_topology("triangle")
 

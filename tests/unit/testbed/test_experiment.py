@@ -163,7 +163,12 @@ REFUSED = {
         "timeline[0].link: pair has no link 'dc1-dc3'",
         "",
     ),
-    "coordinator": ("schedulers: [star]\ncoordinator: dc1\n", "write management", ""),
+    "coordinator": (
+        "schedulers: [star]\ncoordinator: dc77\n",
+        "netstorm-9 has no site 'dc77' for the coordinator",
+        "dc7",
+    ),
+    "coordinator's place": ("schedulers: [star]\ncoordinator: {at: dc1}\n", "at a site: {site: NAME}", ""),
     "order": ("schedulers: [star]\norder: random\n", "'declared' or 'shuffled'", ""),
     "world": ("schedulers: [star]\nworld: moon\n", "'emulated' or 'simulated'", ""),
     "scale": ("schedulers: [star]\nscale: 0\n", "should be greater than 0", ""),

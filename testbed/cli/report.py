@@ -49,12 +49,13 @@ def report(
     from testbed.report.decisions import count_decisions
     from testbed.report.find import find_run
     from testbed.report.measurements import read_run
+    from testbed.report.overhead import read_overhead
     from testbed.report.summary import result_to_json, summarise_run
     from testbed.report.text import render_report
 
     measurements = read_run(find_run(run, runs))
     decisions = count_decisions(measurements.directory, measurements.manifest)
-    result = summarise_run(measurements, bound_seconds, decisions)
+    result = summarise_run(measurements, bound_seconds, decisions, read_overhead(measurements))
     if format is Format.JSON:
         print_json(result_to_json(result))
     else:

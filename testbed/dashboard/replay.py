@@ -58,6 +58,7 @@ def read_replay(directory: Path) -> dict[str, Any]:
         for started_ns, segment in begun
     ]
     fidelity = manifest.fidelity
+    policies = _policies(directory, began_ns)
     return {
         "schema": SCHEMA,
         "mode": "replay",
@@ -82,10 +83,15 @@ def read_replay(directory: Path) -> dict[str, Any]:
             for started_ns, segment in begun
             if segment.plan is not None
         ],
-        "policies": _policies(directory, began_ns),
+        "policies": policies,
         "syncs": _syncs(run, began_ns),
         "events": sorted(
-            [*_segment_events(segments), *_changes(changes), *_log_events(directory, manifest, began_ns)],
+            [
+                *_segment_events(segments),
+                *_changes(changes),
+                *_policy_events(policies),
+                *_log_events(directory, manifest, began_ns),
+            ],
             key=lambda event: float(event["t"]),
         ),
         "sites": [],
@@ -178,6 +184,23 @@ def _segment_events(segments: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return result
 
 
+def _policy_events(policies: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """New plans in the middle of a turn; those that come in turn (`every`) are too many to tell one by one."""
+    words = {"rates": "measured rates", "links": "links that failed or returned"}
+    return [
+        {
+            "t": policy["t"],
+            "kind": "policy",
+            "level": "info",
+            "text": f"policy {policy['version']} of {policy['job']} in force from collective {policy['from_seq']}, "
+            f"planned anew for {words[policy['reason']]}"
+            + ("" if policy["gain_ratio"] is None else f"; {policy['gain_ratio']:+.0%} of the rate predicted"),
+        }
+        for policy in policies
+        if policy["reason"] in words
+    ]
+
+
 def _read_changes(directory: Path) -> list[dict[str, str]]:
     """The rows of the file in which both worlds write what became of links."""
     try:
@@ -227,12 +250,15 @@ def _log_events(directory: Path, manifest: Manifest, began_ns: int) -> list[dict
 
 
 def _policies(directory: Path, began_ns: int) -> list[dict[str, Any]]:
-    """The policies that the coordinator released, where the run has them: those that followed the network."""
+    """The policies that came into force, and why."""
     return [
         {
             "t": (int(policy["monotonic_ns"]) - began_ns) * _NS,
             "version": policy["version"],
             "job": event.get("segment", ""),
+            "from_seq": policy.get("from_seq"),
+            "reason": policy.get("reason", "start"),
+            "gain_ratio": policy.get("gain_ratio"),
         }
         for event in read_events(directory / EVENTS, "network-followed")
         for policy in event.get("policies", ())

@@ -97,5 +97,19 @@ def parse_stat(text: str) -> CpuTimes:
     return CpuTimes(busy, softirq, steal, idle + iowait, cores)
 
 
+def parse_process_stat(text: str) -> float:
+    """CPU seconds of a process from the text of /proc/PID/stat; what it waited for ended children is not in it."""
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / _TICKS
+
+
+def read_process_cpu(pid: int) -> float | None:
+    """CPU seconds of a process so far; None when there is none."""
+    try:
+        return parse_process_stat(Path(f"/proc/{pid}/stat").read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def read_cpu() -> CpuTimes:
     return parse_stat(Path("/proc/stat").read_text())

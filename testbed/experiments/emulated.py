@@ -217,6 +217,8 @@ class EmulatedRun:
         try:
             with self._changes.over("segment", segment.label, segment.seed):
                 self._watch(coordinator, segment)
+                self._links.read()
+                self._run.events.write("segment-cost", segment=segment.label, cpu_s=self._links.cpu_s())
         except BaseException:
             self._links.begin("")
             self._run.end_segment(segment.label, time.monotonic_ns(), "failed")

@@ -36,6 +36,8 @@ class LinkRecorder:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._record, name="links", daemon=True)
+        self._cpu: dict[tuple[str, str | None, int], float] = {}
+        self._cpu_before: dict[tuple[str, str | None, int], float] = {}
         self.problem: str | None = None
         self.failure: StormbedError | None = None
         self.ended_ns = 0
@@ -62,6 +64,17 @@ class LinkRecorder:
         """From now on what links carry counts to this segment; what they carried so far to the one before."""
         self.read()
         self._segment = segment
+        self._cpu_before = dict(self._cpu)
+
+    def cpu_s(self) -> dict[str, float]:
+        """Seconds of CPU of the testbed's own processes since the last `begin`, by name, all sites together.
+
+        To be read before the next `begin`, and after a `read`.
+        """
+        spent: dict[str, float] = {}
+        for process, seconds in self._cpu.items():
+            spent[process[0]] = spent.get(process[0], 0.0) + seconds - self._cpu_before.get(process, 0.0)
+        return {name: round(seconds, 3) for name, seconds in sorted(spent.items())}
 
     def read(self) -> None:
         """Take one sample now."""
@@ -77,6 +90,7 @@ class LinkRecorder:
             if self._meter is None:
                 self._meter = LinkMeter(sample["monotonic_ns"])
             self._watch.add(sample)
+            self._cpu = {(p["name"], p["site"], p["pid"]): p["cpu_s"] for p in sample.get("processes", ())}
             counters = [_counters(link) for link in sample["links"]]
             self._run.add_links(self._meter.advance(sample["monotonic_ns"], self._segment, counters))
 

@@ -40,6 +40,10 @@ _EVENT_LANES: Final = (
 )
 
 
+# Why a policy came into force, and how its mark looks.
+_REASONS: Final = (("start", GOOD, "none"), ("every", GOOD, "none"), ("rates", GOOD, "full"), ("links", DOWN, "full"))
+
+
 @themed
 def synchronisation_times(run: Measurements, result: RunResult) -> Figure | None:
     """Every measured synchronisation, the mean with its interval, and the bound."""
@@ -224,8 +228,11 @@ def timeline(run: Measurements, replay: dict[str, Any]) -> Figure | None:
                     clip_on=False,
                 )  # fmt: skip
         if lane == "policy versions":
-            times = [policy["t"] for policy in policies]
-            axes.plot(times, [row] * len(times), "D", color=GOOD, markersize=5)
+            for reason, colour, fill in _REASONS:
+                times = [policy["t"] for policy in policies if policy.get("reason", "start") == reason]
+                axes.plot(
+                    times, [row] * len(times), "D", color=colour, markersize=5, fillstyle=fill, clip_on=False,
+                )  # fmt: skip
         if lane == "synchronisations":
             for segment in segments:
                 times = [sync["t"] for sync in syncs if sync["segment"] == segment["label"]]
@@ -248,8 +255,9 @@ def timeline(run: Measurements, replay: dict[str, Any]) -> Figure | None:
     return Figure(
         "timeline",
         "Policies and events",
-        "Which scheduler had its turn, when each synchronisation ended, when the coordinator released a new "
-        "policy, and what became of the network meanwhile. The events are listed below.",
+        "Which scheduler had its turn, when each synchronisation ended, when a policy came into force (open: "
+        "without a reason in the network; full green: for measured rates; full red: for links that failed or "
+        "returned), and what became of the network meanwhile. The events are listed below.",
         to_svg(made, "time", "Turns, policies and events of the run on one time axis"),
     )
 

@@ -11,10 +11,12 @@ import json
 import shlex
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from agents.control_classes import CLASSES
 from testbed.dashboard.replay import read_replay
 from testbed.events import read_events
 from testbed.experiments.manifest import EXPERIMENT, RESOLVED, TOPOLOGY, TRACE, Manifest
@@ -24,7 +26,9 @@ from testbed.report.figures import BLACK, Figure, standalone, style_of
 from testbed.report.figures_links import utilisation
 from testbed.report.format import NONE, seconds
 from testbed.report.measurements import Measurements, read_run
+from testbed.report.overhead import Overhead, read_overhead
 from testbed.report.summary import Bound, RunResult, SchedulerResult, summarise_run
+from testbed.report.text import overhead_gain, overhead_reasons
 from testbed.report.text_searches import COLUMNS
 from topologies import drawing
 from topologies.load import topology_from_dict
@@ -66,6 +70,7 @@ def render_page(directory: Path, bound: Bound | None = None) -> str:
             for figure in drawn.values()
             if figure.name != "fidelity"
         ),
+        ("overhead", "Policies and control", _overhead(read_overhead(run))),
         ("fidelity", "Fidelity", _fidelity(run.manifest, drawn.get("fidelity"))),
         ("network", "Network", _network(directory, run.manifest)),
         ("events", "Events", _events(replay["events"])),
@@ -241,6 +246,41 @@ def _fidelity(manifest: Manifest, figure: Figure | None) -> str:
                 facts.append((name, _number(float(found.run[key]), factor, unit)))
         facts.append(("packets dropped by full queues", f"{found.run.get('queue_drops', 0):,}"))
     return f"<p>{_chip(found.verdict)}</p>{reasons}{parts.facts(facts)}{parts.figure_block(figure) if figure else ''}"
+
+
+def _overhead(spent: Sequence[Overhead]) -> str:
+    """What following the network took, where the run kept it."""
+    if not any(row.control or row.replans for row in spent):
+        return ""
+    columns: list[tuple[str, Callable[[Overhead], str]]] = [
+        ("policies", lambda row: str(sum(row.policies.values()))),
+        ("planned anew", overhead_reasons),
+        ("gain predicted, median", overhead_gain),
+        ("reports", lambda row: str(row.report_count)),
+        *((f"{kind}, kB", partial(_kilobytes, kind)) for kind in CLASSES),
+        ("control of all carried", lambda row: _percent(row.share(sum(row.control.values())))),
+        ("probes of all carried", lambda row: _percent(row.share(row.probe_bytes))),
+        ("agents, CPU s", lambda row: _cpu(row, "agent")),
+        ("coordinator, CPU s", lambda row: _cpu(row, "coordinator")),
+        ("controller, CPU s", lambda row: _cpu(row, "controller")),
+        ("of, s", lambda row: _number(row.wall_s)),
+    ]
+    empty = {NONE, "0", "0.0", _percent(0.0)}
+    columns = [column for column in columns if any(column[1](row) not in empty for row in spent)]
+    rows = [[escape(row.scheduler), *(escape(cell(row)) for _, cell in columns)] for row in spent]
+    return parts.table(["scheduler", *(name for name, _ in columns)], rows, numeric=range(1, len(columns) + 1))
+
+
+def _kilobytes(kind: str, row: Overhead) -> str:
+    return _number(row.control[kind] * 1e-3)
+
+
+def _percent(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2%}"
+
+
+def _cpu(row: Overhead, part: str) -> str:
+    return _number(row.cpu_s.get(part))
 
 
 def _network(directory: Path, manifest: Manifest) -> str:

@@ -10,6 +10,7 @@ from testbed.experiments.manifest import FidelityRow, Manifest, SegmentRow
 from testbed.experiments.models import is_tensor
 from testbed.report.decisions import DecisionCounts
 from testbed.report.measurements import Iteration, LinkSample, Measurements
+from testbed.report.overhead import Overhead
 from testbed.report.searches import (
     PolicyResult,
     has_searches,
@@ -81,13 +82,17 @@ class RunResult:
     problems: tuple[str, ...]
     decisions: tuple[DecisionCounts, ...] = ()
     policies: tuple[PolicyResult, ...] = ()
+    overhead: tuple[Overhead, ...] = ()
 
     def find(self, scheduler: str) -> SchedulerResult | None:
         return next((result for result in self.schedulers if result.scheduler == scheduler), None)
 
 
 def summarise_run(
-    measurements: Measurements, bound: Bound | None = None, decisions: tuple[DecisionCounts, ...] = ()
+    measurements: Measurements,
+    bound: Bound | None = None,
+    decisions: tuple[DecisionCounts, ...] = (),
+    overhead: tuple[Overhead, ...] = (),
 ) -> RunResult:
     """Compute a run's result from what its files say."""
     manifest = measurements.manifest
@@ -120,6 +125,7 @@ def summarise_run(
         fidelity=manifest.fidelity,
         problems=(*manifest.notes, *measurements.problems),
         decisions=decisions,
+        overhead=overhead,
     )
 
 
@@ -269,6 +275,7 @@ def result_to_json(result: RunResult) -> dict[str, Any]:
         "schedulers": [_scheduler_to_json(scheduler) for scheduler in result.schedulers],
         "decisions": [counts.to_json() for counts in result.decisions],
         "policies": [policy_to_json(policy) for policy in result.policies],
+        "overhead": [spent.to_json() for spent in result.overhead],
         "problems": list(result.problems),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from statistics import median
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from testbed.report.compare import Comparison
 from testbed.report.format import NONE, interval, seconds
+from testbed.report.overhead import Overhead
 from testbed.report.summary import RunResult, SchedulerResult
 from testbed.report.text_searches import policy_table
 
@@ -46,6 +48,9 @@ def render_report(result: RunResult) -> RenderableType:
     """The report of one run: what it was, one row a scheduler, then what qualifies the numbers."""
     table = policy_table(result.policies) if result.policies else _scheduler_table(result)
     parts: list[RenderableType] = [_heading(result), Text(), table]
+    spent = [row for row in result.overhead if row.replans or row.report_count]
+    if spent:
+        parts += [Text(), _overhead_table(spent)]
     notes = _notes(result)
     if notes:
         parts += [Text(), *notes]
@@ -103,6 +108,36 @@ def _scheduler_table(result: RunResult) -> Table:
         cells.append(_agreement(scheduler))
         table.add_row(*cells)
     return table
+
+
+def _overhead_table(spent: Sequence[Overhead]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("planned anew", no_wrap=True)
+    for column in ("policies", "for", "gain predicted", "reports", "control", "probes", "agents' CPU"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in spent:
+        control, cpu = row.share(sum(row.control.values())), row.cpu_s.get("agent")
+        table.add_row(
+            row.scheduler,
+            str(sum(row.policies.values())),
+            overhead_reasons(row),
+            overhead_gain(row),
+            str(row.report_count),
+            NONE if control is None else f"{control:.2%}",
+            NONE if row.share(row.probe_bytes) is None else f"{row.share(row.probe_bytes):.2%}",
+            NONE if cpu is None else f"{seconds(cpu)} s of {seconds(row.wall_s)}",
+        )
+    return table
+
+
+def overhead_reasons(row: Overhead) -> str:
+    """Why plans were made anew, and how often."""
+    return ", ".join(f"{reason} {n}" for reason, n in sorted(row.policies.items()) if reason != "start") or NONE
+
+
+def overhead_gain(row: Overhead) -> str:
+    """The median of the gains that new plans promised."""
+    return f"{median(row.gains):+.0%}" if row.gains else NONE
 
 
 def _count(scheduler: SchedulerResult) -> str:

@@ -60,7 +60,9 @@ def _values(link: DirectedLink) -> dict[str, Any]:
 
 @verb()
 def sample(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
-    """Cumulative counters of every direction and of the machine's CPU; the difference of two is a window."""
+    """Cumulative counters of every direction, of the machine's CPU and of the testbed's own processes; the
+    difference of two is a window.
+    """
     wan = supervisor.wan
     now = {"t_s": time.time(), "monotonic_ns": time.monotonic_ns()}
     kernel = counters.read_links(wan.links)
@@ -71,7 +73,18 @@ def sample(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
         | {"delay_line": line.get(str(link.index))}
         for link, counted in zip(wan.links, kernel, strict=True)
     ]
-    return {"schema": 1, **now, "cpu": counters.read_cpu().to_dict(), "links": entries}
+    processes = [
+        {"name": process.spec.name, "site": process.spec.site, "pid": process.pid, "cpu_s": seconds}
+        for process in supervisor.processes.all()
+        if process.status is None and (seconds := counters.read_process_cpu(process.pid)) is not None
+    ]
+    return {
+        "schema": 1,
+        **now,
+        "cpu": counters.read_cpu().to_dict(),
+        "links": entries,
+        "processes": processes,
+    }
 
 
 @verb(changes=True)

@@ -165,8 +165,8 @@ REFUSED = {
     ),
     "coordinator": (
         "schedulers: [star]\ncoordinator: dc77\n",
-        "netstorm-9 has no site 'dc77' for the coordinator",
-        "dc7",
+        "pair has no site 'dc77' for the coordinator",
+        "dc",
     ),
     "coordinator's place": ("schedulers: [star]\ncoordinator: {at: dc1}\n", "at a site: {site: NAME}", ""),
     "order": ("schedulers: [star]\norder: random\n", "'declared' or 'shuffled'", ""),

@@ -18,6 +18,7 @@ from testbed.experiments.manifest import DECISIONS, read_manifest
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from tests.emulated.conftest import Bring
+from topologies.load import load_topology
 
 pytestmark = pytest.mark.emulated
 
@@ -34,10 +35,17 @@ links:
 SIZES = (1, 123_457, 250_000)  # one chunk of one element; two that no whole number of chunks makes
 ITERATIONS = 2
 
+@pytest.fixture(scope="module")
+def ring(bring: Bring, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The name of a testbed with that network, and the file of the network."""
+    path = tmp_path_factory.mktemp("network") / "ring.yaml"
+    path.write_text(RING)
+    return bring(load_topology(str(path))).name, path
+
 
 @pytest.mark.timeout(180)
-def test_exact_sums_under_every_scheduler(bring: Bring, tmp_path: Path) -> None:
-    (tmp_path / "ring.yaml").write_text(RING)
+def test_exact_sums_under_every_scheduler(ring: tuple[str, Path], tmp_path: Path) -> None:
+    testbed, topology = ring
     names = (*scheduler_names(), *(library_names() if find_spec("torch") else ()))
     assert "tsengine" in names, "one that decides per transfer is among them"
     # Two of them again: what a scheduler leaves behind must not disturb the next.
@@ -45,7 +53,7 @@ def test_exact_sums_under_every_scheduler(bring: Bring, tmp_path: Path) -> None:
     turns = [*names, *(f"{{name: {name}, label: {name}-again}}" for name in again)]
     text = f"""
 name: all-schedulers
-topology: {tmp_path / "ring.yaml"}
+topology: {topology}
 seed: 3
 training:
   model: tensor-{"+".join(map(str, SIZES))}
@@ -56,8 +64,7 @@ training:
 schedulers: [{", ".join(turns)}]
 """
     experiment = experiment_from_text(text)
-    standing = bring(experiment.topology)
-    run = run_experiment(experiment, out=tmp_path / "runs", testbed=standing.name)
+    run = run_experiment(experiment, out=tmp_path / "runs", testbed=testbed)
 
     manifest = read_manifest(run)
     assert manifest.status == "completed"
@@ -76,3 +83,29 @@ schedulers: [{", ".join(turns)}]
     decisions = [json.loads(line) for line in (run / DECISIONS).read_text().splitlines()]
     assert {record["segment"].split("/")[0] for record in decisions} == {"tsengine", "tsengine-again"}
     assert replay(decisions, lambda: TsEngine().decider(4), experiment.topology.site_names) is None
+
+
+@pytest.mark.timeout(120)
+def test_a_plan_from_misjudged_rates_changes_inside_the_synchronisation(
+    ring: tuple[str, Path], tmp_path: Path
+) -> None:
+    """Two links carry less than declared from the first moment on; the sites notice, and the sums stay exact."""
+    testbed, topology = ring
+    text = f"""
+name: within
+topology: {topology}
+training: {{model: tensor-2m, iterations: 2, chunk_elements: 9973, deadline_s: 60}}
+schedulers: [packing]
+awareness: {{estimator: unbiased, check_period_s: 0.3, min_gain: 0.02, probe_idle_s: 0}}
+policy: within
+timeline:
+  - {{at: 1ms, action: link-set, link: dc1-dc2, rate: 20mbit}}
+  - {{at: 1ms, action: link-set, link: dc3-dc4, rate: 60mbit}}
+"""
+    run = run_experiment(experiment_from_text(text), out=tmp_path / "runs", testbed=testbed)
+    assert read_manifest(run).status == "completed", "one wrong bit in any sum of any worker fails the run"
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    (followed,) = (event for event in events if event["kind"] == "network-followed")
+    inside = [policy for policy in followed["policies"] if "from_chunk" in policy]
+    assert inside, followed
+    assert all(0 < policy["from_chunk"] <= 202 and policy["reason"] == "rates" for policy in inside)

@@ -117,9 +117,11 @@ class Plan:
     cut         how a model becomes chunks of the trees: "quota" as in NetStorm, "smooth" with exact shares, or
                 "keys" as in MXNet, which knows no shares (`agents.chunks`)
     big_array   elements from which "keys" splits a tensor over all trees
+    message_s   seconds of a link that a message costs besides its bits: chunks are then no larger than what fits
+                this and the plan's timing (`agents.sync.order.fitted_chunk_bits`); None = as large as allowed
     run_ahead   how many times the trees' own fill a site's contributions may be ahead of the results it has
                 (`Policy.window`); None = no limit
-    timing      needed by "slack" and by run_ahead, else None
+    timing      needed by "slack", by run_ahead and by message_s, else None
     transfers   set by schedulers that decide per transfer: all-reduces of floating type follow their
                 decisions, and the trees carry the rest
     """
@@ -132,6 +134,7 @@ class Plan:
     timing: Timing | None = None
     transfers: Transfers | None = None
     big_array: int = BIG_ARRAY
+    message_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.trees:
@@ -145,9 +148,10 @@ class Plan:
             raise PlanError(f"unknown link order {self.link_order!r}", hint=", ".join(LINK_ORDERS))
         if self.cut not in CUTS:
             raise PlanError(f"unknown cut {self.cut!r}", hint=", ".join(CUTS))
-        if self.timing is None and (self.link_order == "slack" or self.run_ahead is not None):
+        timed = self.link_order == "slack" or self.run_ahead is not None or self.message_s is not None
+        if self.timing is None and timed:
             raise PlanError(
-                f"the plan of {self.scheduler} orders by slack or limits the run-ahead without timing",
+                f"the plan of {self.scheduler} orders by slack, limits the run-ahead or fits chunks without timing",
                 hint="agents.planning.timing.timing_of computes it from trees and network",
             )
 

@@ -55,6 +55,7 @@ class PackingScheduler:
     latency        whether to choose among the packings one of little latency
     run_ahead      how many fills of the trees contributions may be ahead of results; None = no limit
     roots          with unequal directions: how many roots to begin with
+    message_s      seconds of a link that a message is taken to cost: chunks are fitted to it; None = not fitted
     """
 
     gap: float = 1e-3
@@ -62,11 +63,18 @@ class PackingScheduler:
     latency: bool = True
     run_ahead: float | None = 4.0
     roots: int = 9
-    name: str = "packing"
+    message_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """packing, or packing-fitted where it chooses the size of chunks."""
+        return "packing" if self.message_s is None else "packing-fitted"
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], site_names: Sequence[str]) -> PackingScheduler:
-        """From `gap`, `rounds`, `latency: true | false`, `run_ahead` (a number, 0 = no limit), `roots`."""
+        """From `gap`, `rounds`, `latency: true | false`, `run_ahead` (0 = no limit), `roots`, `message_s` (0 = not
+        fitted).
+        """
         ahead = number("packing", "run_ahead", options.get("run_ahead", cls.run_ahead), least=0)
         return cls(
             number("packing", "gap", options.get("gap", cls.gap), least=0, most=1),
@@ -74,12 +82,14 @@ class PackingScheduler:
             flag("packing", "latency", options.get("latency", cls.latency)),
             ahead or None,
             whole_number("packing", "roots", options.get("roots", cls.roots), least=1),
+            number("packing", "message_s", options.get("message_s", 0), least=0, most=10) or None,
         )
 
     def plan(self, network: NetworkView) -> Plan:
         """Trees of the largest total rate. PlanError naming the sites that cannot be reached."""
         trees = self._trees(network)
-        return Plan(self.name, trees, "slack", "smooth", self.run_ahead, timing_of(trees, network))
+        timing = timing_of(trees, network)
+        return Plan(self.name, trees, "slack", "smooth", self.run_ahead, timing, message_s=self.message_s)
 
     def pack(self, network: NetworkView) -> Packing:
         """The packing itself, of two sites and more: rate and proven bound in Mbit/s, trees."""

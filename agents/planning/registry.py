@@ -164,7 +164,7 @@ _register(
     "#009E73",
     "*",
     PackingScheduler.from_options,
-    ("gap", "rounds", "latency", "run_ahead", "roots"),
+    ("gap", "rounds", "latency", "run_ahead", "roots", "message_s"),
 )
 _register(
     gloo.NAME,

@@ -1,4 +1,4 @@
-"""Which waiting chunk a link takes next, and how far contributions may run ahead of results.
+"""Which waiting chunk a link takes next, how far contributions may run ahead of results, and how large chunks are.
 
 All gradients of a collective are ready at once, so where a site is a leaf of a tree the whole share of that
 tree waits for the link at once. First in, first out, a chunk of another tree that passes through waits behind
@@ -31,6 +31,8 @@ Priority = tuple[float, int]
 Key = Callable[[Chunk, str, int, int], Priority]
 """(chunk, direction, sender, receiver) -> sort key of the waiting message, smallest first."""
 
+FILL = 1.1
+"""Measured: what a synchronisation takes beyond bits over rate, in mean latencies of the trees."""
 _INDEX_BITS = 32
 
 
@@ -100,6 +102,25 @@ def window(plan: Plan, relations: tuple[Relation, ...], chunk_bits: float) -> in
     pairs = zip(plan.trees, relations, strict=True)
     latency = math.fsum(tree.share * Tails(relation, hop).latency for tree, relation in pairs)
     return max(2 * len(plan.trees), math.ceil(plan.run_ahead * timing.rate_bps * latency / chunk_bits))
+
+
+def fitted_chunk_bits(plan: Plan, relations: tuple[Relation, ...], total_bits: float, message_s: float) -> float:
+    """The chunk size that a synchronisation of `total_bits` is predicted to be shortest with.
+
+    Filling the trees takes about 1.1 times their mean latency, which grows with the chunk; each message takes
+    `message_s` of a link, of which there are the more the smaller the chunks. With b the mean rate of the hops
+    and k the mean latency in seconds per bit of a chunk,
+        T(C) = total / rate (1 + message_s b / C) + 1.1 k C  is least at C = sqrt(total message_s b / (1.1 k rate)).
+    Infinite for a single site, which sends nothing.
+    """
+    timing = _timing(plan)
+    if not timing.hops or not timing.rate_bps:
+        return math.inf
+    per_bit = {(u, v): seconds for u, v, seconds, _ in timing.hops}
+    mean_bps = math.fsum(1 / seconds for seconds in per_bit.values()) / len(per_bit)
+    pairs = zip(plan.trees, relations, strict=True)
+    latency = math.fsum(tree.share * Tails(relation, per_bit).latency for tree, relation in pairs)
+    return math.sqrt(total_bits * message_s * mean_bps / (FILL * latency * timing.rate_bps))
 
 
 def _timing(plan: Plan) -> Timing:

@@ -20,6 +20,9 @@ from agents.sync.relations import Relation
 from agents.sync.spec import CollectiveSpec, is_floating, item_size
 from topologies.paths import Path, direct_path_number
 
+LEAST_FITTED = 4_096
+"""Elements of the smallest chunk that is chosen by itself."""
+
 
 def hop_paths_of(
     plan: Plan, path_sets: Mapping[tuple[int, int], tuple[Path, ...]]
@@ -77,7 +80,7 @@ class Policy:
             trees, key = len(self.plan.trees), int(spec.digest, 16)
             return place_keys(sizes, self.chunk_elements, trees, self.plan.big_array, key)
         spread = cut_smoothly if self.plan.cut == "smooth" else allocate
-        return spread(sizes, self.chunk_elements, self.plan.shares)
+        return spread(sizes, self.largest_chunk(spec), self.plan.shares)
 
     def rest_table(self, spec: CollectiveSpec, before: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
         """The chunks of what is left of a spread collective after the chunks `before`, numbered on from them.
@@ -91,7 +94,7 @@ class Policy:
             sizes[part] = 0
         sizes[last.part] -= done[last.part]
         spread = cut_smoothly if self.plan.cut == "smooth" else allocate
-        table = spread(tuple(sizes), self.chunk_elements, self.plan.shares)
+        table = spread(tuple(sizes), self.largest_chunk(spec), self.plan.shares)
         return tuple(
             Chunk(
                 chunk.part,
@@ -107,7 +110,7 @@ class Policy:
     def spreads(self, spec: CollectiveSpec) -> bool:
         """Whether a collective is spread over all trees."""
         largest = max((part.elements for part in spec.parts), default=0)
-        enough = largest > (0 if self.plan.cut == "keys" else self.chunk_elements)
+        enough = largest > (0 if self.plan.cut == "keys" else self.largest_chunk(spec))
         return spec.kind == "allreduce" and is_floating(spec.dtype) and enough
 
     def per_transfer(self, spec: CollectiveSpec) -> bool:
@@ -152,7 +155,17 @@ class Policy:
 
     def chunk_bits(self, spec: CollectiveSpec) -> float:
         """Bits of a full chunk of a collective."""
-        return 8.0 * self.chunk_elements * item_size(spec.dtype)
+        return 8.0 * self.largest_chunk(spec) * item_size(spec.dtype)
+
+    def largest_chunk(self, spec: CollectiveSpec) -> int:
+        """Elements of a full chunk of a spread collective: C, or fewer where the plan fits them to its size."""
+        plan = self.plan
+        if plan.message_s is None:
+            return self.chunk_elements
+        bits = order.fitted_chunk_bits(plan, self.relations, 8.0 * spec.nbytes, plan.message_s)
+        fitted = bits / (8 * item_size(spec.dtype))
+        # Below some size a message is nothing but overhead, whatever the model says.
+        return min(self.chunk_elements, max(LEAST_FITTED, round(min(fitted, self.chunk_elements))))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the wire (msgpack or JSON), sites as indexes; the inverse of `from_dict`."""
@@ -165,6 +178,7 @@ class Policy:
             "cut": self.plan.cut,
             "run_ahead": self.plan.run_ahead,
             "big_array": self.plan.big_array,
+            "message_s": self.plan.message_s,
             "server": None if self.plan.transfers is None else self.plan.transfers.server,
             "timing": None
             if timing is None
@@ -188,6 +202,7 @@ class Policy:
             else Timing(timing["rate_bps"], tuple((u, v, a, b) for u, v, a, b in timing["hops"])),
             None if plain["server"] is None else Transfers(plain["server"]),
             plain["big_array"],
+            plain["message_s"],
         )
         return cls(
             version=plain["version"],

@@ -252,6 +252,7 @@ def test_options() -> None:
         ({"rounds": 0}, "rounds cannot be 0"),
         ({"latency": "yes"}, "latency cannot be 'yes' (true or false)"),
         ({"run_ahead": -1}, "run_ahead cannot be -1 (a number from 0 on)"),
+        ({"message_s": "1ms"}, "message_s cannot be '1ms' (a number from 0 to 10)"),
         ({"link_order": "slak"}, "did you mean slack"),
     ],
 )

@@ -218,3 +218,39 @@ def test_link_time_and_delay_cost_little() -> None:
         took = forecast(policy(PackingScheduler().plan(view), 100_000), spec, view, occupancy_s=0.001)
         ratios.append(took.seconds / bound)
     assert statistics.fmean(ratios) < 1.06
+
+
+# ---- chunks fitted to the plan
+
+
+def test_the_size_of_chunks_by_hand() -> None:
+    """A line of 8, 4 and 8 Mbit/s: one tree of 4 Mbit/s, 0.375 s a megabit up to its root and as many down."""
+    line = view_of({(0, 1): 8, (1, 2): 4, (2, 3): 8})
+    plan = PackingScheduler(message_s=0.001).plan(line)
+    million = allreduce(1_000_000)
+    # sqrt(32 Mbit x 1 ms x 6.667 Mbit/s / (1.1 x 0.75 s/Mbit x 4 Mbit/s)) = 254,256 bits
+    assert policy(plan, 100_000).largest_chunk(million) == round(254_256.5 / 32)
+    assert policy(plan, 5_000).largest_chunk(million) == 5_000, "never above what is allowed"
+    assert policy(plan, 100_000).largest_chunk(allreduce(10_000)) == 4_096, "nor below what is worth a message"
+    assert policy(replace(plan, message_s=None), 100_000).largest_chunk(million) == 100_000
+    table = policy(plan, 100_000).chunk_table(million)
+    assert max(chunk.size for chunk in table) <= 7_946
+    assert sum(chunk.size for chunk in table) == 1_000_000
+    assert plan.scheduler == "packing-fitted"
+    assert Policy.from_dict(policy(plan).to_dict()) == policy(plan)
+
+
+def test_fitted_chunks_are_near_the_best_of_all_sizes() -> None:
+    """With 1 ms of link time a message, in the link model, a model of two million parameters."""
+    rng = random.Random(0)
+    view = view_of({link: float(rng.randint(20, 155)) for link in NETSTORM_9})
+    spec = allreduce(2_000_000)
+
+    def seconds(plan: Plan, chunk: int) -> float:
+        return forecast(policy(plan, chunk), spec, view, occupancy_s=0.001).seconds
+
+    plain = PackingScheduler().plan(view)
+    best = min(seconds(plain, chunk) for chunk in (5_000, 10_000, 20_000, 40_000, 80_000))
+    fitted = seconds(PackingScheduler(message_s=0.001).plan(view), 100_000)
+    assert fitted < 1.05 * best
+    assert fitted < 0.9 * seconds(plain, 100_000)

@@ -103,6 +103,7 @@ bench: setup ## Measure, and write the tables under docs/
 	@$(BIN)/python benchmarks/packing.py
 	@$(BIN)/python benchmarks/coflow.py
 	@$(BIN)/python benchmarks/network.py
+	@$(BIN)/python benchmarks/lifecycle.py
 	@$(BIN)/python benchmarks/page.py
 
 clean: ## Remove what earlier testbeds left and what was built here

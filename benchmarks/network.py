@@ -1,6 +1,6 @@
 """Measures the emulated WAN, and plain Mininet in the same run, and writes the tables of docs/bench.md.
 
-    python benchmarks/network.py [--only carried|busy|rtt|hitless|times|cycles] [--sites 9,32] [--print]
+    python benchmarks/network.py [--only carried|busy|rtt|hitless] [--print]
 
 Needs root. A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; everything else in the file is left
 alone. Each states the machine's load at its beginning: numbers of a busy machine are those of a busy machine.
@@ -12,26 +12,24 @@ import argparse
 import functools
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from plain_mininet import CHANGES, HIGH_MBIT, HITLESS_S, LOW_MBIT
-from tables import table, write_table
+from tables import measured, table
+from traffic import PROGRAM, answer, start
 
 from testbed.client import SupervisorClient
 from testbed.emulation import launch
 from testbed.emulation.rundir import TestbedInfo
-from testbed.emulation.sites import enter_argv, host_pids
+from testbed.emulation.sites import enter_argv
 from testbed.emulation.traffic import FRAME_BYTES
 from topologies.dscp import encode
 from topologies.load import load_topology, topology_from_dict
@@ -45,7 +43,6 @@ SECONDS = 3.0
 PINGS = 500
 BUSY_SCALE = 0.1
 BUSY_S = 10.0
-CYCLES = 20
 
 
 @contextmanager
@@ -67,23 +64,7 @@ def traffic(info: TestbedInfo, request: dict[str, Any]) -> subprocess.Popen[str]
     """The program that calibration uses too, inside the testbed."""
     found = SupervisorClient(info.name).call("sites")
     sites = [{"pid": found[name]["pid"], "ip": site.wan_ip} for name, site in info.sites.items()]
-    process = subprocess.Popen(
-        enter_argv(info.name, None, [sys.executable, "-m", "testbed.emulation.traffic"]),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps({"sites": sites, **request}))
-    process.stdin.close()
-    process.stdin = None
-    return process
-
-
-def answer(process: subprocess.Popen[str], timeout: float) -> dict[str, Any]:
-    out, _ = process.communicate(timeout=timeout)
-    result: dict[str, Any] = json.loads(out)
-    return result
+    return start(enter_argv(info.name, None, PROGRAM), sites, request)
 
 
 @functools.cache
@@ -250,125 +231,23 @@ def hitless_row(words: str, found: dict[str, Any]) -> list[str]:
     return [words, f"{flow['sent']:,}", f"{flow['sent'] - arrived:,}"]
 
 
-def times(counts: Sequence[int] = (9, 32)) -> str:
-    rows = []
-    for count in counts:
-        topology = load_topology("netstorm-9") if count == 9 else random_network(count)
-        stages: list[tuple[float, str]] = []
-        started = time.monotonic()
-        mark = functools.partial(_mark, stages, started)
-        info = launch.up(topology, f"bench-{os.getpid()}", on_progress=mark)
-        up_s = time.monotonic() - started
-        assert info.init_pid is not None
-        memory = sum(_pss_bytes(pid) for pid in host_pids(info.init_pid).values())
-        before = time.monotonic()
-        launch.down(info.name)
-        down_s = time.monotonic() - before
-        calibration_s = info.fidelity["duration_s"] if info.fidelity else 0.0
-        rows.append(
-            [
-                str(count),
-                str(len(topology.links)),
-                f"{up_s:.1f}",
-                f"{calibration_s:.1f}",
-                f"{down_s:.1f}",
-                f"{memory / 2**20 / count:.0f}",
-            ]
-        )
-    words = "NetStorm-9, and random networks of mean degree 3; `up` with its calibration.\n\n"
-    return words + table(
-        ("sites", "links", "up s", "of it calibration s", "down s", "memory MiB per site"), rows
-    )
-
-
-def _mark(stages: list[tuple[float, str]], started: float, text: str) -> None:
-    stages.append((time.monotonic() - started, text))
-
-
-def _pss_bytes(pid: int) -> int:
-    """A process's memory, with what it shares counted in parts."""
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
-
-
-def random_network(count: int) -> Topology:
-    """A tree and as many links more as give a mean degree of 3; 20 Mbit/s each, 5 ms."""
-    source = random.Random(1)
-    links = {(source.randrange(k), k) for k in range(1, count)}
-    while len(links) < 3 * count // 2:
-        u, v = sorted(source.sample(range(count), 2))
-        links.add((u, v))
-    return topology_from_dict(
-        {
-            "name": f"random-{count}",
-            "defaults": {"rate": "20mbit", "delay": "5ms"},
-            "sites": {f"dc{k + 1}": {} for k in range(count)},
-            "links": [{"endpoints": [f"dc{u + 1}", f"dc{v + 1}"]} for u, v in sorted(links)],
-        }
-    )
-
-
-def cycles() -> str:
-    """Up and down again: what the machine and this process hold before and after."""
-    pair = load_topology("pair")
-    with testbed(pair):
-        pass  # whatever Python loads, it has loaded now
-    before = held()
-    began = time.monotonic()
-    for _ in range(CYCLES):
-        with testbed(pair):
-            pass
-    spent = time.monotonic() - began
-    after = held()
-    rows = [[name, f"{before[name]:,}", f"{after[name]:,}"] for name in before]
-    return f"{CYCLES} cycles in {spent:.0f} s.\n\n" + table(("", "before", "after"), rows)
-
-
-def held() -> dict[str, int]:
-    status = Path("/proc/self/status").read_text()
-    memory = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-    ours = [entry for entry in Path("/run/stormbed").glob("*") if entry.name == f"bench-{os.getpid()}"]
-    return {
-        "descriptors of the caller": len(list(Path("/proc/self/fd").iterdir())),
-        "memory of the caller in KiB": int(memory.split()[1]),
-        "children of the caller": len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
-        "run directories": len(ours),
-    }
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "carried": carried,
     "busy": busy,
     "hitless": hitless,
     "rtt": rtt,
-    "times": times,
-    "cycles": cycles,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", choices=TABLES, action="append", help="one table; may be given again")
-    parser.add_argument("--sites", default="9,32", help="for the table of times")
     parser.add_argument("--print", action="store_true", help="do not change the document")
     given = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("benchmarks/network.py needs root: it makes namespaces")
     for name in given.only or TABLES:
-        load = os.getloadavg()[0]
-        sizes = [int(word) for word in given.sites.split(",")]
-        text = times(sizes) if name == "times" else TABLES[name]()
-        day = datetime.now(UTC).strftime("%Y-%m-%d")
-        text = f"{day}, {os.cpu_count()} cores, load before {load:.1f}. {text}"
-        sys.stdout.write(f"{name}\n\n{text}\n")
-        sys.stdout.flush()
-        if not given.print:
-            write_table(DOCUMENT, name, text)
+        measured(None if given.print else DOCUMENT, name, TABLES[name])
 
 
 if __name__ == "__main__":

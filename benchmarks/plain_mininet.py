@@ -19,6 +19,7 @@ from typing import Any
 from mininet.link import TCLink
 from mininet.net import Mininet
 from mininet.node import Host, OVSSwitch
+from traffic import PROGRAM, answer, start
 
 from testbed.emulation.vswitch import VSwitch
 from testbed.runner import batch, run
@@ -68,24 +69,7 @@ def build(topology: Topology) -> tuple[Mininet, list[Host], dict[tuple[int, int]
 
 
 def traffic(hosts: list[Host], request: dict[str, Any]) -> subprocess.Popen[str]:
-    sites = [{"pid": host.pid, "ip": host.IP()} for host in hosts]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "testbed.emulation.traffic"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps({"sites": sites, **request}))
-    process.stdin.close()
-    process.stdin = None
-    return process
-
-
-def answer(process: subprocess.Popen[str], timeout: float) -> dict[str, Any]:
-    out, _ = process.communicate(timeout=timeout)
-    result: dict[str, Any] = json.loads(out)
-    return result
+    return start(PROGRAM, [{"pid": host.pid, "ip": host.IP()} for host in hosts], request)
 
 
 def main() -> None:

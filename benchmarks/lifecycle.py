@@ -1,0 +1,158 @@
+"""Measures how long testbeds take to come and go, what they hold and what they leave; tables of docs/bench.md.
+
+    python benchmarks/lifecycle.py [--only times|cycles] [--sites 9,32,64] [--print]
+
+Needs root. See benchmarks/network.py for how tables are written. What the machine holds before and after is
+the whole machine's, so only a machine that does nothing else tells nothing but what a testbed leaves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from tables import measured, table
+
+from testbed.emulation import launch
+from testbed.emulation.sites import host_pids
+from topologies.load import load_topology
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "bench.md"
+SIZES = (9, 32, 64)
+CYCLES = 20
+STAGES = {"controller": "rules", "probing": "calibration", "processes of the sites": "site processes"}
+"""With which words each later part of `up` begins, as its progress tells."""
+TOO_MANY = 2_000
+
+
+def times(sizes: list[int]) -> str:
+    rows = []
+    for size in sizes:
+        topology = load_topology("netstorm-9" if size == 9 else f"waxman-{size}-1")
+        marks: list[tuple[float, str]] = []
+        started = time.monotonic()
+        info = launch.up(
+            topology,
+            f"bench-{os.getpid()}",
+            on_progress=lambda text, began=started, kept=marks: kept.append((time.monotonic() - began, text)),
+        )
+        up_s = time.monotonic() - started
+        assert info.init_pid is not None
+        pids = host_pids(info.init_pid).values()
+        memory = sum(pss_bytes(pid) for pid in pids)
+        began = time.monotonic()
+        launch.down(info.name)
+        down_s = time.monotonic() - began
+        stages = stages_of(marks, up_s)
+        row = [str(size), str(len(topology.links)), f"{up_s:.1f}", *(f"{stages[name]:.1f}" for name in stages)]
+        rows.append([*row, f"{down_s:.1f}", str(len(pids)), f"{memory / 2**20 / size:.0f}"])
+    began = time.monotonic()
+    refused = refusal()
+    words = (
+        "NetStorm-9, and random networks of 1.5 links a site (`waxman-N-1`); `up` with its calibration, and the "
+        f"parts that it spends its time in. `up` of {TOO_MANY:,} sites is refused after "
+        f"{time.monotonic() - began:.1f} s: {refused}.\n\n"
+    )
+    columns = ("sites", "links", "up s", "network s", *(f"{name} s" for name in STAGES.values()))
+    return words + table((*columns, "down s", "processes", "memory MiB per site"), rows)
+
+
+def stages_of(marks: list[tuple[float, str]], up_s: float) -> dict[str, float]:
+    """How long each part of `up` took, from its lines of progress: the network itself first."""
+    begins = {"network": 0.0}
+    for at_s, text in marks:
+        for start, name in STAGES.items():
+            if text.startswith(start):
+                begins.setdefault(name, at_s)
+    ends = [*list(begins.values())[1:], up_s]
+    return {name: end - begin for (name, begin), end in zip(begins.items(), ends, strict=True)}
+
+
+def refusal() -> str:
+    """What `up` says to a network that is too large for it."""
+    try:
+        launch.up(load_topology(f"waxman-{TOO_MANY}-1"), f"bench-{os.getpid()}")
+    except Exception as error:
+        return str(error)
+    raise SystemExit(f"up of {TOO_MANY} sites was not refused")
+
+
+def pss_bytes(pid: int) -> int:
+    """A process's memory, with what it shares counted in parts."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def cycles() -> str:
+    """Up and down again: what the machine and this process hold before and after."""
+    pair, name = load_topology("pair"), f"bench-{os.getpid()}"
+    cycle(name)  # whatever Python loads, it has loaded now
+    before = held()
+    began = time.monotonic()
+    for _ in range(CYCLES):
+        launch.up(pair, name, calibrate=False)
+        launch.down(name)
+    spent = time.monotonic() - began
+    after = held()
+    rows = [[what, f"{before[what]:,}", f"{after[what]:,}"] for what in before]
+    return f"{CYCLES} cycles of two sites in {spent:.0f} s.\n\n" + table(("", "before", "after"), rows)
+
+
+def cycle(name: str) -> None:
+    launch.up(load_topology("pair"), name, calibrate=False)
+    launch.down(name)
+
+
+def held() -> dict[str, int]:
+    """What exists on this machine, and what this process has."""
+    status = Path("/proc/self/status").read_text()
+    memory = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    fields = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
+    available = {words[0]: int(words[1]) for words in fields}
+    pids = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return {
+        "processes": len(pids),
+        "network namespaces": len({found for pid in pids if (found := namespace(pid)) is not None}),
+        "interfaces": len(list(Path("/sys/class/net").iterdir())),
+        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "open files of the machine": int(Path("/proc/sys/fs/file-nr").read_text().split()[0]),
+        "kernel memory (slab) in MiB": available["Slab:"] // 1024,
+        "memory available in MiB": available["MemAvailable:"] // 1024,
+        "run directories": len(list(Path("/run/stormbed").glob("*"))),
+        "descriptors of the caller": len(list(Path("/proc/self/fd").iterdir())),
+        "memory of the caller in KiB": int(memory.split()[1]),
+        "children of the caller": len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
+    }
+
+
+def namespace(pid: Path) -> int | None:
+    """The number of a process's network namespace; None for one that has ended, or is the kernel's."""
+    try:
+        return (pid / "ns" / "net").stat().st_ino
+    except OSError:
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", choices=("times", "cycles"), action="append", help="one table; may be given again")
+    parser.add_argument("--sites", default=",".join(map(str, SIZES)), help="for the table of times")
+    parser.add_argument("--print", action="store_true", help="do not change the document")
+    given = parser.parse_args()
+    if os.geteuid() != 0:
+        raise SystemExit("benchmarks/lifecycle.py needs root: it makes namespaces")
+    sizes = [int(word) for word in given.sites.split(",")]
+    document = None if given.print else DOCUMENT
+    for name in given.only or ("times", "cycles"):
+        measured(document, name, (lambda: times(sizes)) if name == "times" else cycles)
+
+
+if __name__ == "__main__":
+    main()

@@ -76,7 +76,10 @@ def test_a_site_is_what_a_user_expects(fresh) -> None:
     devices = {d["ifname"]: d for d in json.loads(site.run("ip", "-j", "addr"))}
     assert set(devices) == {"lo", "h3-wan", "mgmt"}
     assert not [a for d in devices.values() for a in d["addr_info"] if a["family"] == "inet6"]
-    assert "htb" not in site.run("tc", "qdisc"), "nothing is shaped on a worker's own egress"
+    queues = site.run("tc", "qdisc")
+    assert not any(kind in queues for kind in ("htb", "tbf", "netem")), "nothing is shaped on a worker's own egress"
+    # A whole packet of 1500 bytes crosses the WAN unfragmented.
+    site.run("ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-s", "1472", "dc1")
     site.run("ping", "-c", "1", "-q", "localhost")
 
 

@@ -38,6 +38,17 @@ def _plain(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def _whole(text: str, number: Decimal, unit: str, factors: Mapping[str, int], units: str, step: str) -> int:
+    """So many of the least step, exactly; `units` and `step` are how an error names them."""
+    factor = factors.get(unit)
+    if factor is None:
+        raise UnitError(f"{text!r} has the unknown unit {unit!r}", hint=f"the units are {units}")
+    steps = number * factor
+    if steps != int(steps):
+        raise UnitError(f"{text!r} is not a whole number of {step}", hint="use fewer decimals")
+    return int(steps)
+
+
 class _Quantity:
     """What the four types share: parsing inside pydantic models and in JSON schemas."""
 
@@ -128,15 +139,7 @@ class Rate(_Quantity):
                 f"{text!r} is in bytes and rates are in bits",
                 hint=f"write {_plain(number * 8)}{bits} if bytes are meant, {_plain(number)}{bits} if bits",
             )
-        factor = _RATE_WORDS.get(unit.lower())
-        if factor is None:
-            raise UnitError(
-                f"{text!r} has the unknown unit {unit!r}", hint="the units are bit, kbit, mbit and gbit"
-            )
-        bps = number * factor
-        if bps != int(bps):
-            raise UnitError(f"{text!r} is not a whole number of bit/s", hint="use fewer decimals")
-        return cls(int(bps))
+        return cls(_whole(text, number, unit.lower(), _RATE_WORDS, "bit, kbit, mbit and gbit", "bit/s"))
 
     @classmethod
     def from_mbps(cls, mbps: float) -> Self:
@@ -159,15 +162,43 @@ class Rate(_Quantity):
         return f"{_plain(Decimal(self.bps) / _RATE_UNITS[unit])}{unit}"
 
 
+class _Time(_Quantity):
+    """What both stretches of time share."""
+
+    __slots__ = ()
+    units: ClassVar[Mapping[str, int]]
+    units_said: ClassVar[str]
+    usual_unit: ClassVar[str]
+    ns: int
+
+    def __init__(self, ns: int) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        number, unit = _split(text, cls.kind, cls.example)
+        if not unit:
+            hint = f"write the unit, for example {_plain(number)}{cls.usual_unit}"
+            raise UnitError(f"{text!r} has no unit", hint=hint)
+        return cls(_whole(text, number, unit, cls.units, cls.units_said, "ns"))
+
+    @property
+    def seconds(self) -> float:
+        return self.ns / 1e9
+
+
 _DELAY_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "µs": 10**3, "μs": 10**3, "ns": 1}
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Delay(_Quantity):
+class Delay(_Time):
     """A time span from zero to a minute, in ns. `10ms`, `0.5ms`, `250us`."""
 
     kind: ClassVar[str] = "delay"
     example: ClassVar[str] = "10ms"
+    units: ClassVar[Mapping[str, int]] = _DELAY_UNITS
+    units_said: ClassVar[str] = "ns, us, ms and s"
+    usual_unit: ClassVar[str] = "ms"
     maximum_ns: ClassVar[int] = 60 * 10**9
 
     ns: int
@@ -177,23 +208,6 @@ class Delay(_Quantity):
             raise UnitError(f"a delay of {self.ns} ns is negative", hint="write 0ms or more")
         if self.ns > self.maximum_ns:
             raise UnitError(f"a delay of {self.ns / 1e9:g} s is longer than a minute", hint="check the unit")
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        number, unit = _split(text, cls.kind, cls.example)
-        if not unit:
-            raise UnitError(f"{text!r} has no unit", hint=f"write the unit, for example {_plain(number)}ms")
-        factor = _DELAY_UNITS.get(unit)
-        if factor is None:
-            raise UnitError(f"{text!r} has the unknown unit {unit!r}", hint="the units are ns, us, ms and s")
-        ns = number * factor
-        if ns != int(ns):
-            raise UnitError(f"{text!r} is not a whole number of ns", hint="use fewer decimals")
-        return cls(int(ns))
-
-    @property
-    def seconds(self) -> float:
-        return self.ns / 1e9
 
     @property
     def ms(self) -> float:
@@ -210,11 +224,14 @@ _SPAN_UNITS = {"ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Span(_Quantity):
+class Span(_Time):
     """A stretch of time above zero, up to a year, in ns: how often, how long. `180s`, `3min`, `500ms`."""
 
     kind: ClassVar[str] = "time span"
     example: ClassVar[str] = "180s"
+    units: ClassVar[Mapping[str, int]] = _SPAN_UNITS
+    units_said: ClassVar[str] = "ms, s, min and h"
+    usual_unit: ClassVar[str] = "s"
     maximum_ns: ClassVar[int] = 366 * 24 * 3600 * 10**9
 
     ns: int
@@ -228,23 +245,6 @@ class Span(_Quantity):
             raise UnitError(
                 f"a time span of {self.ns / 1e9:g} s is longer than a year", hint="check the unit"
             )
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        number, unit = _split(text, cls.kind, cls.example)
-        if not unit:
-            raise UnitError(f"{text!r} has no unit", hint=f"write the unit, for example {_plain(number)}s")
-        factor = _SPAN_UNITS.get(unit)
-        if factor is None:
-            raise UnitError(f"{text!r} has the unknown unit {unit!r}", hint="the units are ms, s, min and h")
-        ns = number * factor
-        if ns != int(ns):
-            raise UnitError(f"{text!r} is not a whole number of ns", hint="use fewer decimals")
-        return cls(int(ns))
-
-    @property
-    def seconds(self) -> float:
-        return self.ns / 1e9
 
     def __str__(self) -> str:
         unit = "s" if self.ns % 10**6 == 0 and self.ns >= 10**9 else "ms"
@@ -373,13 +373,9 @@ class Size(_Quantity):
     @classmethod
     def parse(cls, text: str) -> Self:
         number, unit = _split(text, cls.kind, cls.example)
-        factor = _SIZE_UNITS.get(unit)
-        if factor is None:
+        if not unit:
             raise UnitError(f"{text!r} has no unit of bytes", hint="the units are B, KB, MB, KiB and MiB")
-        size = number * factor
-        if size != int(size):
-            raise UnitError(f"{text!r} is not a whole number of bytes", hint="use fewer decimals")
-        return cls(int(size))
+        return cls(_whole(text, number, unit, _SIZE_UNITS, "B, KB, MB, KiB and MiB", "bytes"))
 
     def __str__(self) -> str:
         unit = next(u for u in ("MB", "KB", "B") if self.bytes % _SIZE_UNITS[u] == 0)

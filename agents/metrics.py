@@ -103,6 +103,34 @@ class AgentCollector(Collector):
         yield control
         yield from self._jobs()
         yield from self._network()
+        yield from self._coflows()
+
+    def _coflows(self) -> Iterator[Metric]:
+        agent, coflows = self._agent, self._agent.coflows
+        yield GaugeMetricFamily(
+            "stormbed_agent_coflow_connected", "1 while a coflow coordinator is reached", coflows.connected
+        )
+        yield GaugeMetricFamily(
+            "stormbed_agent_coflow_map_version",
+            "Version of the map of levels in force; 0 = no order",
+            0 if coflows.map is None else coflows.map.version,
+        )
+        level = GaugeMetricFamily(
+            "stormbed_agent_coflow_level", "Level of a job in that map; 7 goes first", labels=["run"]
+        )
+        if coflows.map is not None:
+            for job in agent.jobs.values():
+                place = coflows.map.places.get(job.job.name)
+                level.add_metric([job.job.name], 0 if place is None else place.level)
+        yield level
+        yield CounterMetricFamily(
+            "stormbed_agent_gate_wait_seconds",
+            "What chunks under an order have waited here before they left, added up",
+            coflows.gate_wait_ns / 1e9,
+        )
+        yield CounterMetricFamily(
+            "stormbed_agent_gated_chunks", "Chunks that left under an order", coflows.gated_chunks
+        )
 
     def _jobs(self) -> Iterator[Metric]:
         collectives = CounterMetricFamily(

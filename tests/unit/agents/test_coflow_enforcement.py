@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from agents.coflow.base import CoflowError
 from agents.coflow.coordinator import JobNeeds
 from agents.coflow_control import CoflowProcess
 from agents.lanes import LaneId, Placement
+from agents.metrics import AgentCollector
 from tests.unit.agents.conftest import Cluster, everywhere
 from tests.unit.agents.test_transport import Pair, run, until
 from topologies.errors import UsageError
@@ -32,6 +34,14 @@ def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
 
 def needs(name: str, load: float, iterations: int = 9) -> JobNeeds:
     return JobNeeds(name, iterations, {0: load, 1: load}, 800_000.0, 2)
+
+
+def metrics(cluster: Cluster, site: int) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(AgentCollector(cluster.agents[site]))
+    text = cluster.call(lambda: generate_latest(registry)).decode()
+    rows = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, value in rows}
 
 
 def allreduce(cluster: Cluster, clients: dict[tuple[str, int], Any]) -> None:
@@ -73,6 +83,12 @@ def test_levels_are_enforced_and_outlive_their_coordinator(
         assert all(c.chunks == 20 and c.gate_wait_s > 0 and c.finish > c.arrival for c in done)
         sent = {lane.id: lane.counters.bytes for lane in agents[1].transport.lanes()}
         assert set(sent) == {LaneId(0, 0, 7), LaneId(0, 0, 6)} and min(sent.values()) > 400_000
+
+        shown = metrics(cluster, 1)
+        assert shown["stormbed_agent_coflow_connected"] == 1 and shown["stormbed_agent_gated_chunks_total"] == 20
+        level = {job: shown[f'stormbed_agent_coflow_level{{run="{job}"}}'] for job in ("first", "second")}
+        assert level == {"first": 6, "second": 7}
+        assert shown["stormbed_agent_gate_wait_seconds_total"] > 0
 
         os.kill(process.pid, signal.SIGKILL)
         eventually(lambda: not any(a.coflows.connected for a in agents))

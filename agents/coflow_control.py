@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from agents.coflow.base import Loads
 from agents.coflow.coordinator import CoflowTime, JobNeeds
 from agents.coflow.levels import Enforcement
 from agents.coflow.registry import OrderingSpec
@@ -25,7 +26,9 @@ class CoflowClient(CoordinatorClient):
         spec = ordering if isinstance(ordering, str) else dict(ordering)
         self._call("policy", ordering=spec, enforcement=enforcement)
 
-    def stage(self, name: str, jobs: Sequence[JobNeeds]) -> None:
+    def stage(
+        self, name: str, jobs: Sequence[JobNeeds], ahead: Loads | None = None, ahead_alone: float = 0.0
+    ) -> None:
         """A stage begins now."""
         plain = [
             {
@@ -38,7 +41,8 @@ class CoflowClient(CoordinatorClient):
             }
             for job in jobs
         ]
-        self._call("stage", name=name, jobs=plain)
+        later = [[link, seconds] for link, seconds in (ahead or {}).items()]
+        self._call("stage", name=name, jobs=plain, ahead=later, ahead_alone=ahead_alone)
 
     def job_ended(self, job: str) -> None:
         """A job has done its iterations, or was killed."""

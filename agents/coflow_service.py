@@ -145,7 +145,9 @@ class CoflowService:
         self.machine = CoflowMachine(get_ordering(ordering), enforcement, version)
         self._publish(self.machine.map)
 
-    def _stage(self, name: str, jobs: list[dict[str, Any]]) -> None:
+    def _stage(
+        self, name: str, jobs: list[dict[str, Any]], ahead: list[Any] | None = None, ahead_alone: float = 0.0
+    ) -> None:
         needs = [
             JobNeeds(
                 str(job["name"]),
@@ -157,7 +159,8 @@ class CoflowService:
             )
             for job in jobs
         ]
-        self._publish(self.machine.stage(time.monotonic(), name, needs))
+        later = {int(link): float(seconds) for link, seconds in ahead or ()}
+        self._publish(self.machine.stage(time.monotonic(), name, needs, later, float(ahead_alone)))
 
     def _job_ended(self, job: str) -> None:
         self._publish(self.machine.job_ended(time.monotonic(), job))

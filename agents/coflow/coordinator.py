@@ -13,13 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from agents.coflow.base import Coflow, CoflowError, Job, Loads, Ordering, Ranking, Stage, View, largest
-from agents.coflow.beamer import Beamer, StageSrpt, rank_jobs
+from agents.coflow.beamer import rank_jobs
 from agents.coflow.levels import Enforcement, LevelMap, Place, place_classes, place_stages
 
 # Weight of the newest compute time in its running mean.
 COMPUTE_EMA = 0.3
+
+
+@runtime_checkable
+class StageOrdering(Protocol):
+    """An ordering that ranks stages, whatever coflows are under way."""
+
+    def rank_stages(self, view: View) -> list[Stage]: ...
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,8 @@ class _Stage:
     name: str
     release: float
     jobs: list[str]
+    ahead: Loads
+    ahead_alone: float
 
 
 class CoflowMachine:
@@ -131,8 +141,18 @@ class CoflowMachine:
 
     # ---- what the runner says
 
-    def stage(self, now: float, name: str, jobs: Sequence[JobNeeds]) -> LevelMap | None:
-        """A stage begins with all its jobs; the map, if it changed. CoflowError for one that makes no sense."""
+    def stage(
+        self,
+        now: float,
+        name: str,
+        jobs: Sequence[JobNeeds],
+        ahead: Loads | None = None,
+        ahead_alone: float = 0.0,
+    ) -> LevelMap | None:
+        """A stage begins with all its jobs; the map, if it changed. CoflowError for one that makes no sense.
+
+        `ahead` and `ahead_alone` are those of `Stage`.
+        """
         if not jobs:
             raise CoflowError(f"stage {name} has no jobs", hint="a stage ends with its last job: give one")
         if name in self._stages:
@@ -145,7 +165,7 @@ class CoflowMachine:
             self._jobs[needs.name] = _Running(self._jobs_seen, needs, needs.iterations, needs.compute, idle_since=now)
             self._by_number[self._jobs_seen] = needs.name
             self._jobs_seen += 1
-        self._stages[name] = _Stage(self._stages_seen, name, now, names)
+        self._stages[name] = _Stage(self._stages_seen, name, now, names, ahead or {}, ahead_alone)
         self._stages_seen += 1
         return self._publish(now)
 
@@ -260,7 +280,9 @@ class CoflowMachine:
         stages = []
         for stage in self._stages.values():
             jobs = tuple(self._job(self._jobs[name]) for name in stage.jobs)
-            stages.append(Stage(stage.number, jobs, stage.release))
+            stages.append(
+                Stage(stage.number, jobs, stage.release, ahead=stage.ahead, ahead_alone=stage.ahead_alone)
+            )
         return tuple(stages)
 
     def _job(self, running: _Running) -> Job:
@@ -276,7 +298,7 @@ class CoflowMachine:
         return self.map
 
     def _places(self, now: float) -> dict[str, Place]:
-        if isinstance(self.ordering, Beamer | StageSrpt):
+        if isinstance(self.ordering, StageOrdering):
             # Also jobs that compute now have their place, so that they need no new map when they are ready.
             ranked = self.ordering.rank_stages(View(now, (), self._live_stages())) if self._stages else []
             return place_stages([[self._by_number[job] for job in rank_jobs([stage])] for stage in ranked])

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from agents.coflow.base import Loads
 from agents.coflow.coordinator import CoflowTime, JobNeeds
 from agents.coflow.levels import Enforcement
 from agents.coflow.registry import OrderingSpec
@@ -47,8 +48,8 @@ class Coflows:
             self._follow(self._process.address)
         self._client.policy(ordering, enforcement)
 
-    def stage(self, name: str, jobs: Sequence[JobNeeds]) -> None:
-        self._try(lambda client: client.stage(name, jobs))
+    def stage(self, name: str, jobs: Sequence[JobNeeds], ahead: Loads, ahead_alone: float) -> None:
+        self._try(lambda client: client.stage(name, jobs, ahead, ahead_alone))
 
     def job_ended(self, job: str) -> None:
         self._try(lambda client: client.job_ended(job))

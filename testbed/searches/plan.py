@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from agents.coflow.base import largest
+from agents.coflow.base import Job, largest
 from agents.coflow.coordinator import JobNeeds
 from agents.coflow.fabric import Fabric
 from agents.coflow.fifo import FifoLm
@@ -22,6 +22,7 @@ from agents.search.registry import make_tuner
 from agents.search.samplers import GridSampler
 from agents.search.space import Choice, Space
 from agents.views import network_view
+from testbed.coflow.search_workload import expected
 from testbed.experiments.models import mlp_layers, parameter_count
 from testbed.experiments.schema import Experiment
 from testbed.experiments.search_check import names_of, policies_of
@@ -177,7 +178,13 @@ def possible_sizes(plan: SearchPlan, spec: Experiment) -> list[float]:
     return sizes
 
 
-def alone_s(needs: list[JobNeeds]) -> float:
+def ahead_of(needs: Sequence[JobNeeds], search: Tuner, stage: int) -> tuple[dict[int, float], float]:
+    """What the stages after one are expected to need: seconds on each link, and one after the other."""
+    jobs = [Job(k, job.iterations, job.compute, job.loads) for k, job in enumerate(needs)]
+    return expected(jobs, search.after(stage))
+
+
+def alone_s(needs: Sequence[JobNeeds]) -> float:
     """What no order can beat for a stage: its links' loads, and its jobs one iteration after the other."""
     total: dict[int, float] = {}
     for job in needs:

@@ -29,6 +29,7 @@ from testbed.searches.plan import (
     FLOAT_BYTES,
     SearchPlan,
     TrialJob,
+    ahead_of,
     alone_s,
     layers_of,
     make_search,
@@ -115,7 +116,7 @@ class _Active:
     start_s: float
     alone_s: float
     jobs: dict[int, _Running] = field(default_factory=dict)
-    end_s: float = 0.0
+    ahead: tuple[dict[int, float], float] = ({}, 0.0)
 
 
 class SimulatedTurn:
@@ -188,7 +189,13 @@ class SimulatedTurn:
         if simulation.ordering.name not in STAGED:
             return ()
         return tuple(
-            Stage(active.number, tuple(self._left(simulation, job) for job in active.jobs.values()), active.start_s)
+            Stage(
+                active.number,
+                tuple(self._left(simulation, job) for job in active.jobs.values()),
+                active.start_s,
+                ahead=active.ahead[0],
+                ahead_alone=active.ahead[1],
+            )
             for active in self._active.values()
         )
 
@@ -225,7 +232,9 @@ class SimulatedTurn:
                 simulation.now,
                 run.start,
             )
-        active.alone_s = alone_s([running.needs for running in active.jobs.values()])
+        needs = [running.needs for running in active.jobs.values()]
+        active.alone_s = alone_s(needs)
+        active.ahead = ahead_of(needs, self._searches[tuner], stage.id)
         self._active[tuner, stage.id] = active
         for running in active.jobs.values():
             self._compute(simulation, active, running)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.control import CoordinatorClient
-from agents.search.base import StagePlan, TrialRun
+from agents.search.base import StagePlan, TrialRun, Tuner
 from testbed.experiments.emulated import POLL_S, compute_message
 from testbed.experiments.schema import Experiment
 from testbed.experiments.search_check import names_of
@@ -22,6 +22,7 @@ from testbed.searches.coflows import Coflows
 from testbed.searches.plan import (
     SearchPlan,
     TrialJob,
+    ahead_of,
     alone_s,
     layers_of,
     make_search,
@@ -111,7 +112,7 @@ class Turn:
             stages: dict[int, _Stage] = {}
 
             def launch(stage: StagePlan) -> None:
-                stages[stage.id] = self._begin_stage(name, stage, seed)
+                stages[stage.id] = self._begin_stage(name, search, stage)
                 for run in stage.runs:
                     trials.submit(self._try, name, stage, run, seed, reports)
 
@@ -136,7 +137,7 @@ class Turn:
             self._stop(str(error))
             raise
 
-    def _begin_stage(self, tuner: str, stage: StagePlan, seed: int) -> _Stage:
+    def _begin_stage(self, tuner: str, search: Tuner, stage: StagePlan) -> _Stage:
         setting = self._set
         compute = setting.spec.training.compute
         needs = []
@@ -147,7 +148,7 @@ class Turn:
             needs.append(job.needs(run, size, mean, setting.job_name(job)))
             self.isolation[job.name] = max(needs[-1].loads.values(), default=0.0)
         begun = _Stage(setting.segment.label, tuner, stage, time.monotonic(), alone_s(needs))
-        self._coflows.stage(f"{tuner}/{stage.id}", needs)
+        self._coflows.stage(f"{tuner}/{stage.id}", needs, *ahead_of(needs, search, stage.id))
         return begun
 
     def _try(

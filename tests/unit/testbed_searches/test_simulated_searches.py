@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from agents.coflow.registry import ordering_names
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import LoadedExperiment, experiment_from_text, open_experiment
 from testbed.report.html import render_page
@@ -132,6 +133,13 @@ def test_every_kind_of_search_runs(tmp_path: Path, kind: str, options: dict[str,
             (2, 2, 3),
         }
     assert summarise_run(read_run(path)).policies[0].barrier == (kind != "asha")
+
+
+def test_every_ordering_can_be_a_policy(tmp_path: Path) -> None:
+    loaded = experiment(tuners=[halving(), halving()], policies=list(ordering_names()))
+    path, found = run(loaded, tmp_path)
+    assert {row.segment for row in found.stages} == set(ordering_names())
+    assert all(row.turns == row.completed_turns == 1 for row in summarise_run(read_run(path)).policies)
 
 
 def test_training_that_diverges_is_a_trial_that_failed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from agents.coflow.coordinator import CoflowMachine, JobNeeds
 from agents.coflow.fifo import FifoLm
 from agents.coflow.levels import LevelMap, Place
 from agents.coflow.pattern import flows_of, link_loads
-from agents.coflow.registry import get_ordering, ordering_names
+from agents.coflow.registry import STAGED, get_ordering, ordering_names
 from agents.planning.base import NetworkView
 from agents.planning.registry import get_scheduler
 from topologies.load import load_topology
@@ -61,6 +61,17 @@ def test_beamer_changes_its_mind_when_iterations_are_done() -> None:
         arrive(m, seq, "y", seq)
         complete(m, seq + 0.5, "y", seq)
     assert m.map.places["y"].level == 7 and m.map.places["x1"].level == 6
+
+
+def test_horizon_is_told_what_comes_after_a_stage() -> None:
+    m = machine("horizon")
+    m.stage(0.0, "A", [needs("a", 1)], {0: 20.0}, 20.0)
+    m.stage(0.0, "B", [needs("b", 4)])
+    assert m.map.places["b"].level == 7 and m.map.places["a"].level == 6
+    alone = machine("horizon")
+    alone.stage(0.0, "A", [needs("a", 1)])
+    alone.stage(0.0, "B", [needs("b", 4)])
+    assert alone.map.places["a"].level == 7
 
 
 def test_sincronia_ranks_coflows_under_way_by_what_they_have_left() -> None:
@@ -186,7 +197,7 @@ def test_levels_never_leave_their_range_and_versions_only_grow() -> None:
             assert m.map.version >= version
             version = m.map.version
             assert all(0 <= place.level < LEVELS for place in m.map.places.values())
-            if name not in ("fair", "beamer", "stage_srpt"):
+            if name != "fair" and name not in STAGED:
                 assert set(m.map.places) == under_way
         assert LevelMap.from_dict(m.map.to_dict()) == m.map
 

@@ -131,7 +131,7 @@ class CoordinatedJob:
             self.failures = how.failures
             self._every, self._planned_at = how.every, self.machine.next_seq
             self._within = False  # what the segment begins with is no change
-            self.run(self.machine.announce_ahead(how.announced))
+            self.run(self.machine.settle_anew() + self.machine.announce_ahead(how.announced))
             if self.decisions is not None:
                 self.decisions.begin(str(fields.get("label", "")))
             if plan is not None:

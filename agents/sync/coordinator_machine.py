@@ -15,12 +15,12 @@ on time: what is not settled is not begun. Plans that decide per transfer keep t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction, SendToSite, Waiting
 from agents.sync.decisions import Log
-from agents.sync.issued import IssuedPolicies
+from agents.sync.issued import IssuedPolicies, Switch
 from agents.sync.messages import (
     Abort,
     Announce,
@@ -31,20 +31,11 @@ from agents.sync.messages import (
     SwitchMessage,
     ToCoordinator,
     TransferMessage,
+    disagreement,
 )
 from agents.sync.policy import Policy
 from agents.sync.transfer_coordinator import Clock, TransferCoordinator
 from topologies.errors import CannotHonourError, RunFailedError, UsageError
-
-
-@dataclass
-class _Switch:
-    """A change of plan inside collective `seq`, waiting for the promises of the sites: (limit, total)."""
-
-    seq: int
-    number: int
-    policy: Policy
-    promised: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 class CoordinatorMachine:
@@ -73,13 +64,14 @@ class CoordinatorMachine:
         self.aborted: str | None = None
         self.switched: tuple[int, int, int] | None = None
         self._ahead = 0
+        self._announced = 0
         n = len(self.site_names)
         self._ready: dict[int, dict[int, Ready]] = {}
         self._ready_below = [0] * n
         self._completed_below = [0] * n
         self._issued = IssuedPolicies(n)
         self._pending: Policy | None = None
-        self._switch: _Switch | None = None
+        self._switch: Switch | None = None
         self._switches = 0
 
     # ---- inputs
@@ -111,17 +103,25 @@ class CoordinatorMachine:
             current.chunk_elements,
             current.hop_paths,
         )
-        self._pending = None if same else policy
+        self._pending = None if same and current and current.from_seq <= self._first_free else policy
         return self._announce_pending() + self._release_what_is_ready()
 
     def announce_ahead(self, ahead: int) -> list[CoordinatorAction]:
-        """Settle the policies of so many collectives ahead of the slowest site; 0: back to the barrier, from
-        the first collective on that is not settled yet.
-        """
-        if ahead < 0:
-            raise UsageError(f"{ahead} collectives ahead are impossible", hint="0 is the barrier")
-        self._ahead = ahead
+        """Settle so many collectives ahead of the slowest site; 0: the barrier again, from what is not settled on."""
+        self._ahead = max(0, ahead)
         return self._announce_pending() + self._release_what_is_ready()
+
+    def settle_anew(self) -> list[CoordinatorAction]:
+        """Nothing is settled any more that has not begun. Only to be called while the sites are at rest, and if
+        they hear of it before they begin another collective; nothing happens where they are seen not to be.
+        """
+        current = self._issued.current
+        if self.settled <= self.next_seq or set(self._ready_below) != {self.next_seq} or current is None:
+            return []
+        self.settled = self.next_seq
+        if current.from_seq > self.next_seq:
+            self._pending = replace(current, version=self.version + 1, from_seq=self.next_seq)
+        return self._announce(None)
 
     def replan_within(
         self,
@@ -138,17 +138,15 @@ class CoordinatorMachine:
         """
         if self.aborted is not None:
             return []
-        deciding = plan.transfers is not None or self.transfers is not None
-        announced = self._ahead > 0 or self.settled > self.next_seq
-        over = not 0 <= seq < self.next_seq or seq < min(self._completed_below)
-        if over or deciding or announced:
+        fixed = plan.transfers or self.transfers or self._ahead or self.settled > self.next_seq
+        if fixed or not min(self._completed_below) <= seq < self.next_seq:
             return self.set_plan(plan, chunk_elements, hop_paths)
         wanted = Policy(0, self.next_seq, plan, chunk_elements, dict(hop_paths or {}))
         if self._switch is not None:
             self._switch.policy = wanted
             return []
         self._switches += 1
-        self._switch = _Switch(seq, self._switches, wanted)
+        self._switch = Switch(seq, self._switches, wanted)
         return [
             SendToSite(site, SwitchMessage(self.job, site, seq, "ask", self._switches))
             for site in range(len(self.site_names))
@@ -210,7 +208,7 @@ class CoordinatorMachine:
 
     @property
     def policy(self) -> Policy | None:
-        """The policy of the latest release, or the latest that was announced."""
+        """Of the latest release, or the latest that was announced."""
         return self._issued.current
 
     @property
@@ -255,7 +253,7 @@ class CoordinatorMachine:
         gathered = self._ready.setdefault(seq, {})
         gathered[site] = ready
         if len({r.digest for r in gathered.values()}) > 1:
-            return self._stop(self._mismatch(seq, gathered), without=None)
+            return self._stop(disagreement(self.job, self.site_names, seq, gathered), without=None)
         return self._release_what_is_ready()
 
     def _release_what_is_ready(self) -> list[CoordinatorAction]:
@@ -291,8 +289,7 @@ class CoordinatorMachine:
             return []
         self._adopt(fresh)
         self._retire()
-        retired = self._issued.retired_below
-        return self._to_all(Announce(self.job, self.settled, fresh.version, fresh, retired))
+        return self._announce(fresh)
 
     def _settle(self) -> list[CoordinatorAction]:
         below = max(self.next_seq, min(self._ready_below)) + self._ahead
@@ -300,8 +297,12 @@ class CoordinatorMachine:
             return []
         self.settled = below
         self._retire()
-        announce = Announce(self.job, below, self.version, None, self._issued.retired_below)
-        return self._to_all(announce) + self._release_what_is_ready()
+        return self._announce(None) + self._release_what_is_ready()
+
+    def _announce(self, policy: Policy | None) -> list[CoordinatorAction]:
+        self._announced += 1
+        retired = self._issued.retired_below
+        return self._to_all(Announce(self.job, self.settled, self.version, policy, retired, self._announced))
 
     def _to_all(self, message: Announce | Release) -> list[CoordinatorAction]:
         return [SendToSite(site, message) for site in range(len(self.site_names))]
@@ -384,13 +385,6 @@ class CoordinatorMachine:
 
     # ---- endings and helpers
 
-    def _mismatch(self, seq: int, gathered: Mapping[int, Ready]) -> str:
-        groups: dict[str, list[int]] = {}
-        for site in sorted(gathered):
-            groups.setdefault(gathered[site].digest, []).append(site)
-        claims = [f"{self._names(sites)} submitted {gathered[sites[0]].summary}" for sites in groups.values()]
-        return f"the sites do not agree on collective {seq} of job {self.job}: {'; '.join(claims)}"
-
     def _stop(self, cause: str, without: int | None) -> list[CoordinatorAction]:
         self.aborted = cause
         self._ready.clear()
@@ -399,9 +393,7 @@ class CoordinatorMachine:
 
     def _checked_site(self, site: int) -> int:
         if not 0 <= site < len(self.site_names):
-            raise ProtocolError(
-                f"job {self.job} has no site {site}: its {len(self.site_names)} sites count from 0"
-            )
+            raise ProtocolError(f"job {self.job} has no site {site}: its {len(self.site_names)} count from 0")
         return site
 
     def _names(self, sites: Sequence[int]) -> str:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from agents.sync.policy import Policy
+
+
+@dataclass
+class Switch:
+    """A change of plan inside collective `seq`, waiting for the promises of the sites: (limit, total)."""
+
+    seq: int
+    number: int
+    policy: Policy
+    promised: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 class IssuedPolicies:

@@ -8,6 +8,7 @@ coordinator, `Release`, `Announce` and `Abort` from the coordinator to the sites
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -93,6 +94,7 @@ class Announce:
     """Coordinator to every site: the policies of all collectives below `below` are settled, so these begin
     without a release.
 
+    number         grows with every announcement: of two the larger one counts, whichever comes first
     version        the newest policy there is; a site that has not got all up to it waits for them
     policy         a new policy, which holds from its own `from_seq` on; else None
     retired_below  as in `Release`
@@ -103,6 +105,7 @@ class Announce:
     version: int
     policy: Policy | None
     retired_below: int = 0
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,18 @@ class SwitchMessage:
 
 ToCoordinator = Ready | PlanAck | Abort | TransferMessage | SwitchMessage
 ToSite = Release | Announce | Abort | TransferMessage | SwitchMessage
+
+
+def disagreement(job: str, site_names: Sequence[str], seq: int, gathered: Mapping[int, Ready]) -> str:
+    """What to say where sites are ready for different collectives under one number."""
+    groups: dict[str, list[int]] = {}
+    for site in sorted(gathered):
+        groups.setdefault(gathered[site].digest, []).append(site)
+    claims = [
+        f"{', '.join(site_names[site] for site in sites)} submitted {gathered[sites[0]].summary}"
+        for sites in groups.values()
+    ]
+    return f"the sites do not agree on collective {seq} of job {job}: {'; '.join(claims)}"
 
 
 def control_to_dict(message: ToCoordinator | ToSite) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class SiteMachine:
         self._policies: dict[int, Policy] = {}
         self._newest = 0
         self._overtaken: set[int] = set()  # versions below the newest that are still to come
-        self._settled_version = 0
+        self._settled_version = self._announced = 0
         self._retired_below = 0
 
     # ---- inputs
@@ -258,18 +258,17 @@ class SiteMachine:
         if announce.policy is not None:
             self._install(announce.policy, actions)
         self._retired_below = max(self._retired_below, announce.retired_below)
-        self.settled_below = max(self.settled_below, announce.below)
-        self._settled_version = max(self._settled_version, announce.version)
+        if announce.number > self._announced:
+            self._announced = announce.number
+            self.settled_below, self._settled_version = announce.below, announce.version
         self._start_settled(actions)
         self._drop_policies()
         return actions
 
     def _start_settled(self, actions: list[SiteAction]) -> None:
         """Start what has begun and needs no release, once no policy of it can be missing."""
-        if self._newest < self._settled_version or self._overtaken:
-            return
         for collective in [c for c in self._open.values() if c.policy is None]:
-            if collective.seq >= self.settled_below:
+            if collective.seq >= self.settled_below or self._newest < self._settled_version or self._overtaken:
                 return
             versions = [v for v, policy in self._policies.items() if policy.from_seq <= collective.seq]
             self._start(collective, self._policies[max(versions)], actions)

@@ -167,7 +167,10 @@ class World:
         return plan
 
     def announce_ahead(self, ahead: int) -> None:
-        """How policies come into force from now on: 0 is the barrier."""
+        """How policies come into force from now on, the sites being at rest: 0 is the barrier."""
+        for action in self.coordinator.settle_anew():
+            # Agents hear of it before their workers begin anything else.
+            self._execute(action.dst, self.sites[action.dst].on_message(action.message))
         self._coordinate(self.coordinator.announce_ahead(ahead))
 
     def use_plan(

@@ -41,8 +41,9 @@ def test_a_new_random_policy_for_every_collective(
         policy = {"switch": switch, "every": 1}
         segment = {"label": "a", "scheduler": RANDOM, "policy": policy, "auxiliary": "random", "seed": 5}
         done = runner.run_segment("job", segment, timeout=60)
-        # What was settled ahead at the end of one segment holds for the next one as well.
-        runner.run_segment("job", {"label": "b", "scheduler": "star"}, timeout=60)
+        # What was settled ahead at the end of one segment does not reach into the next one.
+        star = runner.run_segment("job", {"label": "b", "scheduler": "star"}, timeout=60)
+        assert [(p["reason"], p["from_seq"]) for p in star["policies"]] == [("start", 40)]
         runner.close_job("job")
         return done
 

@@ -186,6 +186,19 @@ def test_policies_announced_ahead_wait_for_no_coordinator(tmp_path: Path) -> Non
     assert 0.08 < means["barrier"] - means["announced"] < 0.12
 
 
+def test_a_turn_begins_under_its_own_policy_whatever_was_settled_in_the_one_before(tmp_path: Path) -> None:
+    text = SMALL.replace(
+        "[star, netstorm]", "[{name: netstorm, policy: {switch: announced, every: 1, ahead: 3}}, star, tsengine]"
+    )
+    run_experiment(experiment_from_text(text), tmp_path / "run")
+    lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    followed = [event for event in map(json.loads, lines) if event["kind"] == "network-followed"]
+    assert [(p["reason"], p["from_seq"]) for event in followed[1:] for p in event["policies"]] == [
+        ("start", 3),
+        ("start", 6),
+    ]
+
+
 def test_decided_transfers_are_logged_and_counted(tmp_path: Path) -> None:
     one = small(tmp_path, "schedulers: [star, netstorm]", "schedulers: [netstorm, tsengine]\nrepeats: 2")
     manifest = run_experiment(one, tmp_path / "run")

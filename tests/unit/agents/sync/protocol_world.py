@@ -241,7 +241,13 @@ class World:
         self.announce(self.coordinator.replan_within(seq, plan, self.chunk_elements, paths))
 
     def _change_ahead(self) -> None:
+        if self._at_rest():
+            for action in self.coordinator.settle_anew():
+                self.execute(action.dst, self.sites[action.dst].on_message(action.message))
         self.announce(self.coordinator.announce_ahead(self.rng.choice((0, 1, 2, 4))))
+
+    def _at_rest(self) -> bool:
+        return not any(self.control.values()) and not any(machine.in_flight for machine in self.sites)
 
     def _may_end_early(self) -> bool:
         """Time does not run away: few failures in a row, and whoever is asked has time to answer."""

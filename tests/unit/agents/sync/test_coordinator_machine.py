@@ -8,7 +8,7 @@ from agents.planning.base import Plan, Tree
 from agents.sync import spec as collectives
 from agents.sync.actions import CoordinatorAction
 from agents.sync.coordinator_machine import CoordinatorMachine
-from agents.sync.messages import Abort, PlanAck, ProtocolError, Ready, Release
+from agents.sync.messages import Abort, Announce, PlanAck, ProtocolError, Ready, Release
 from agents.sync.spec import CollectiveSpec
 from topologies.errors import UsageError
 
@@ -193,3 +193,25 @@ def test_plans_that_do_not_fit() -> None:
         machine.set_plan(Plan("small", (Tree(0, 1.0, 0.0, (None, 0)),)), 10)
     with pytest.raises(UsageError, match="chunk of 0 elements"):
         machine.set_plan(PLAN_B, 0)
+
+
+def test_what_was_settled_ahead_is_settled_anew_while_the_sites_rest() -> None:
+    machine = CoordinatorMachine("job", NAMES)
+    machine.announce_ahead(3)
+    machine.set_plan(PLAN_A, 10)
+    for seq in range(2):
+        for site in range(3):
+            machine.on_message(ready(site, seq, seq))
+    assert (machine.next_seq, machine.settled) == (2, 5)
+    machine.set_plan(PLAN_B, 10)  # announced, to hold from collective 5 on
+    assert machine.policy is not None and machine.policy.from_seq == 5
+    messages = [action.message for action in machine.settle_anew()]
+    assert [m.below for m in messages if isinstance(m, Announce)] == [2] * 3 and machine.settled == 2
+    assert machine.settle_anew() == []
+    machine.announce_ahead(0)
+    # The plan that was announced holds at once, under a version of its own that begins here.
+    released = all_ready(machine, 2, 2)
+    assert [(r.version, r.policy and (r.policy.from_seq, r.policy.plan)) for r in released] == [(3, (2, PLAN_B))] * 3
+    machine.announce_ahead(3)
+    machine.on_message(ready(0, 3, 3))
+    assert machine.settle_anew() == [], "a site is not at rest"

@@ -14,6 +14,7 @@ from .conftest import Build
 
 VARIANTS: tuple[SchedulerSpec, ...] = (
     {"name": "packing", "options": {"run_ahead": 0, "latency": False, "link_order": "fifo"}},
+    {"name": "packing", "options": {"message_s": 0.0001}},
     {"name": "netstorm", "options": {"link_order": "slack", "pull": "reversed"}},
     {"name": "mlnet", "options": {"k": 3, "roots": "all"}},
     {"name": "ring", "options": {"order": "optimal"}},

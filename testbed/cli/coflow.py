@@ -33,7 +33,10 @@ def register(app: typer.Typer) -> None:
 
 def coflow(
     trace: Annotated[
-        Path, typer.Argument(help="A file in the coflow-benchmark format, such as FB2010-1Hr-150-0.txt.")
+        Path,
+        typer.Argument(
+            help="A file in the coflow-benchmark format, such as FB2010-1Hr-150-0.txt, or synthetic:SEED."
+        ),
     ],
     policy: Annotated[
         str, typer.Option(help="fair, fifo, fifo_lm, varys, sincronia, beamer, stage_srpt or horizon.")
@@ -64,13 +67,14 @@ def coflow(
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Run a coflow trace through a switch under one policy and print the completion times."""
+    from testbed.coflow.generate import named_trace
     from testbed.coflow.result import run_trace
     from testbed.coflow.trace import read_trace
 
     rate = _bytes_per_s(port_rate)
     refresh_s = None if refresh is None else _seconds(refresh)
     result, _ = run_trace(
-        read_trace(trace),
+        named_trace(str(trace)) or read_trace(trace),
         {"name": policy, "options": _options(option or [])},
         rate,
         allocation=None if allocation is None else allocation.value,

@@ -9,7 +9,7 @@ import numpy as np
 from agents.coflow.base import Allocation, Ranking
 from agents.coflow.fabric import Fabric
 from testbed.coflow.demand import Array, Demand, link_seconds
-from testbed.coflow.madd import Backfill, Backlog, madd
+from testbed.coflow.madd import Backfill, Backlog, fill, madd
 from testbed.coflow.waterfill import max_min, switch_levels
 
 # Seconds: what ends within this counts as ending now.
@@ -63,14 +63,16 @@ class FlowEngine:
         done = []
         flow_ended = False
         for coflow in list(self._coflows.values()):
-            moving = coflow.rates > 0
-            if not moving.any():
+            if not coflow.moving:
                 coflow.waited += passed
+                continue
+            moving = coflow.rates > 0
             coflow.left -= coflow.rates * passed
             over = moving & (coflow.left <= coflow.rates * _INSTANT)
             if over.any():
                 flow_ended = True
                 coflow.end(over)
+                coflow.moving = bool(coflow.rates.any())
                 if not coflow.left.any():
                     self._waited[coflow.number] = coflow.waited
                     del self._coflows[coflow.number]
@@ -95,6 +97,8 @@ class FlowEngine:
 
     def _wait(self, coflow: Backlog) -> float:
         """Seconds until something of a coflow ends: a flow, or with a cadence the whole of it."""
+        if not coflow.moving:
+            return inf
         live = coflow.left > 0
         rates = coflow.rates[live]
         if self._refresh == 0:
@@ -113,16 +117,22 @@ class FlowEngine:
         ]
         for members in classes:
             for coflow in members:
-                coflow.rates[:] = 0.0
+                if coflow.moving:
+                    coflow.rates[:] = 0.0
+                    coflow.moving = False
         if self._allocation == "madd":
             order = [coflow for members in classes for coflow in members]
             madd(order, free, self._slack, self._backfill)
             return
+        single: list[Backlog] = []
         for members in classes:
             if len(members) == 1 and self._allocation == "greedy":
-                members[0].fill(free, self._slack)
+                single += members
             elif members:
+                fill(single, free, self._slack)
+                single = []
                 self._fair(members, free)
+        fill(single, free, self._slack)
 
     def _fair(self, members: list[Backlog], free: Array) -> None:
         live = [np.flatnonzero(coflow.left > 0) for coflow in members]
@@ -141,4 +151,5 @@ class FlowEngine:
         start = 0
         for coflow, own in zip(members, live, strict=True):
             coflow.rates[own] = rates[start : start + len(own)]
+            coflow.moving = bool(coflow.rates.any())
             start += len(own)

@@ -21,7 +21,7 @@ import numpy as np
 
 from agents.coflow.fabric import Fabric
 from testbed.coflow.demand import Array, Demand
-from testbed.coflow.pairs import Pairs
+from testbed.coflow.pairs import Pairs, Ports
 
 Backfill = Literal["ranked", "coflowsim", "in_turn", "none"]
 BACKFILLS: tuple[Backfill, ...] = get_args(Backfill)
@@ -37,6 +37,8 @@ class Backlog:
         self.left = demand.size.copy()
         self.rates = np.zeros(len(demand))
         self.pairs = Pairs(demand) if fabric.routes is None else None
+        # Whether any rate is above 0.
+        self.moving = False
         self.waited = 0.0
 
     def end(self, over: Array) -> None:
@@ -48,18 +50,29 @@ class Backlog:
 
     def fill(self, free: Array, slack: Array) -> None:
         """Flow after flow takes (or adds) all that its links have left; `slack` of a link is rounding."""
-        if self.pairs is not None:
-            self.pairs.fill(self.rates, free, slack)
-            return
         where = np.flatnonzero((self.left > 0) & (free > slack)[self.routes].all(axis=1))
         while len(where):
             flow = where[0]
             links = self.routes[flow]
             rate = free[links].min()
             self.rates[flow] += rate
+            self.moving = True
             free[links] -= rate
             where = where[1:]
             where = where[(free > slack)[self.routes[where]].all(axis=1)]
+
+
+def fill(coflows: Sequence[Backlog], free: Array, slack: Array) -> None:
+    """Coflow after coflow takes (or adds) all that its links have left; `free` is used up in place."""
+    ports: Ports | None = None
+    for coflow in coflows:
+        if coflow.pairs is None:
+            coflow.fill(free, slack)
+            continue
+        ports = ports or Ports(free, slack)
+        coflow.moving |= coflow.pairs.fill(coflow.rates, ports)
+    if ports is not None:
+        ports.store(free)
 
 
 def madd(order: Sequence[Backlog], free: Array, slack: Array, backfill: Backfill) -> None:
@@ -75,6 +88,7 @@ def madd(order: Sequence[Backlog], free: Array, slack: Array, backfill: Backfill
             continue
         seconds = (load[used] / free[used]).max()
         coflow.rates[:] = coflow.left / seconds
+        coflow.moving = True
         free[used] -= load[used] / seconds
     if backfill == "none":
         return
@@ -84,8 +98,7 @@ def madd(order: Sequence[Backlog], free: Array, slack: Array, backfill: Backfill
         for members in [skipped] if backfill == "coflowsim" else [[coflow] for coflow in skipped]:
             _share(members, free)
         last = sorted(order, key=lambda coflow: coflow.number)
-    for coflow in last:
-        coflow.fill(free, slack)
+    fill(last, free, slack)
 
 
 def _share(coflows: Sequence[Backlog], free: Array) -> None:
@@ -103,4 +116,5 @@ def _share(coflows: Sequence[Backlog], free: Array) -> None:
         routes = coflow.routes[own]
         rates = share[routes].min(axis=1)
         coflow.rates[own] = rates
+        coflow.moving |= bool(rates.any())
         np.subtract.at(free, routes.ravel(), np.repeat(rates, routes.shape[1]))

@@ -11,6 +11,26 @@ import numpy as np
 from testbed.coflow.demand import Array, Demand
 
 
+class Ports:
+    """What the ports of a switch have left, and which have more than rounding.
+
+    free   of all links, the sending ports first; the last entry is no port's
+    slack  what is left of a link that is rounding
+    """
+
+    def __init__(self, free: Array, slack: Array) -> None:
+        count = self._count = len(free) // 2
+        self.sending, self.receiving = free[:count].tolist(), free[count : 2 * count].tolist()
+        self.least_sending, self.least_receiving = slack[:count].tolist(), slack[count : 2 * count].tolist()
+        self.open_from = _open(self.sending, self.least_sending)
+        self.open_to = _open(self.receiving, self.least_receiving)
+
+    def store(self, free: Array) -> None:
+        """Into the array that it came from."""
+        free[: self._count] = self.sending
+        free[self._count : 2 * self._count] = self.receiving
+
+
 class Pairs:
     """Of the flows of one demand, in its order: by source, then by destination."""
 
@@ -18,8 +38,10 @@ class Pairs:
         self._src, self._dst = demand.src, demand.dst
         # The destinations of every source, bit o for port o, and where its flows begin in the demand.
         self._to: dict[int, int] = {}
+        self._from = 0
         self._place: dict[int, dict[int, int]] = {}
         for place, (src, dst) in enumerate(zip(demand.src.tolist(), demand.dst.tolist(), strict=True)):
+            self._from |= 1 << src
             self._to[src] = self._to.get(src, 0) | 1 << dst
             self._place.setdefault(src, {})[dst] = place
 
@@ -29,34 +51,38 @@ class Pairs:
             src = int(self._src[place])
             self._to[src] &= ~(1 << int(self._dst[place]))
             if not self._to[src]:
-                del self._to[src]
+                self._from ^= 1 << src
 
-    def fill(self, rates: Array, free: Array, slack: Array) -> None:
-        """Add to every flow in turn all that its ports have left; both arrays are changed in place.
-
-        free   of all links, the sending ports first; the last entry is no port's
-        slack  what is left of a link that is rounding
-        """
-        ports = len(free) // 2
-        sending = free[:ports].tolist()
-        receiving = free[ports : 2 * ports].tolist()
-        open_to = 0
-        for port, (left, least) in enumerate(zip(receiving, slack[ports : 2 * ports].tolist(), strict=True)):
-            if left > least:
-                open_to |= 1 << port
-        for src, to in self._to.items():
-            left, least = sending[src], float(slack[src])
-            waiting = to & open_to
+    def fill(self, rates: Array, ports: Ports) -> bool:
+        """Add to every flow in turn all that its ports have left; both are changed in place. Whether any got some."""
+        some = False
+        sources = self._from & ports.open_from
+        while sources and ports.open_to:
+            source = sources & -sources
+            sources ^= source
+            src = source.bit_length() - 1
+            left, least = ports.sending[src], ports.least_sending[src]
+            waiting = self._to[src] & ports.open_to
             while waiting and left > least:
                 bit = waiting & -waiting
                 waiting ^= bit
                 dst = bit.bit_length() - 1
-                rate = min(left, receiving[dst])
+                rate = min(left, ports.receiving[dst])
                 rates[self._place[src][dst]] += rate
+                some = True
                 left -= rate
-                receiving[dst] -= rate
-                if receiving[dst] <= slack[ports + dst]:
-                    open_to ^= bit
-            sending[src] = left
-        free[:ports] = sending
-        free[ports : 2 * ports] = receiving
+                ports.receiving[dst] -= rate
+                if ports.receiving[dst] <= ports.least_receiving[dst]:
+                    ports.open_to ^= bit
+            ports.sending[src] = left
+            if left <= least:
+                ports.open_from ^= source
+        return some
+
+
+def _open(left: list[float], least: list[float]) -> int:
+    ports = 0
+    for port, (amount, rounding) in enumerate(zip(left, least, strict=True)):
+        if amount > rounding:
+            ports |= 1 << port
+    return ports

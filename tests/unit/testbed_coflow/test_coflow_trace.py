@@ -7,6 +7,7 @@ import os
 import statistics
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from agents.coflow.base import largest
 from agents.coflow.fabric import Fabric
 from testbed.cli import build
+from testbed.coflow.generate import generate_trace, named_trace
 from testbed.coflow.madd import Backfill
 from testbed.coflow.result import run_trace
 from testbed.coflow.trace import MEGABYTE, Trace, parse_trace, read_trace
@@ -227,3 +229,71 @@ def test_madd_on_the_published_trace(published: Trace, refresh_s: float, backfil
 def test_options_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match="fair has no option 'static'"):
         run_trace(parse_trace(SMALL), {"name": "fair", "options": {"static": True}}, RATE)
+
+
+@pytest.fixture(scope="module")
+def made_up() -> Trace:
+    trace = named_trace("synthetic:1")
+    assert trace is not None
+    return trace
+
+
+def test_checksums_of_the_synthetic_trace(made_up: Trace) -> None:
+    fabric = Fabric.switch(made_up.ports, float(MEGABYTE))
+    coflows = made_up.coflows
+    assert (made_up.ports, len(coflows)) == (50, 200)
+    assert sum(len(coflow.demand) for coflow in coflows) == 13_544
+    assert sum(coflow.demand.bytes for coflow in coflows) == 1_058_952 * MEGABYTE
+    assert coflows[-1].arrival_s == 340.215
+    assert sum(largest(coflow.demand.loads(fabric)) for coflow in coflows) == 277_494
+    classes = [(len(coflow.demand) <= 50, coflow.demand.size.max() <= 5 * MEGABYTE) for coflow in coflows]
+    assert [classes.count(kind) for kind in ((True, True), (True, False), (False, True), (False, False))] == [
+        124,
+        28,
+        22,
+        26,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "mean", "p95", "wait"),
+    [
+        ("sincronia", {}, 14.0084378125, 89.1468125, 0.9167125),
+        ("beamer", {}, 14.0084378125, 89.1468125, 0.9167125),
+        ("varys", {"allocation": "greedy"}, 13.3007875, 83.2691875, 0.2567484375),
+        ("fifo", {}, 66.1801628125, 167.7028125, 51.06233625),
+        ("fair", {}, 27.17624847746, 162.11806205823, 0.0),
+        ("varys", {"refresh_s": 0.5}, 14.021066893005, 86.08833049188, 0.12476102028),
+        ("varys", {"refresh_s": 0.5, "backfill": "coflowsim"}, 14.819943504671, 109.7583277653, 0.001602),
+        ("varys", {"refresh_s": inf, "backfill": "none"}, 29.953989705530, 198.11313986373, 17.615872790079),
+        ("varys", {"refresh_s": inf, "backfill": "in_turn"}, 13.909624623297, 89.88520099740, 0.0003515625),
+    ],
+)
+def test_completion_times_on_the_synthetic_trace(
+    made_up: Trace, policy: str, options: dict[str, Any], mean: float, p95: float, wait: float
+) -> None:
+    result, _ = run_trace(made_up, policy, RATE, **options)
+    assert result.mean_cct_s == pytest.approx(mean, rel=1e-9)
+    assert result.p95_cct_s == pytest.approx(p95, rel=1e-9)
+    assert result.mean_wait_s == pytest.approx(wait, rel=1e-6)
+    assert result.bound_s == pytest.approx(11.6379434375)
+    assert result.bound_ratio == pytest.approx(mean / 11.6379434375)
+    assert result.busiest_link_ratio == pytest.approx(366.0625 / result.makespan_s)
+
+
+def test_a_synthetic_trace_is_its_seed_and_loads_the_ports_as_asked() -> None:
+    assert generate_trace(3) == generate_trace(3) != generate_trace(4)
+    assert named_trace("synthetic:3") is not None
+    assert named_trace("synthetic.txt") is None
+    for load in (0.2, 0.9):
+        trace = parse_trace(generate_trace(5, ports=20, coflows=400, load=load))
+        seconds = sum(coflow.demand.bytes for coflow in trace.coflows) / RATE / 20
+        assert seconds / trace.coflows[-1].arrival_s == pytest.approx(load, rel=0.2)
+    with pytest.raises(UsageError, match="a trace of 0 coflows"):
+        generate_trace(1, coflows=0)
+    assert len(parse_trace(generate_trace(1, ports=2, coflows=50)).coflows) == 50
+
+
+def test_the_verb_takes_a_synthetic_trace() -> None:
+    code, text = verb("synthetic:7", "--policy", "fifo", "--format", "json")
+    assert (code, json.loads(text)["coflows"]) == (0, 200)

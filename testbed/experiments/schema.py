@@ -84,7 +84,8 @@ class Training(_Strict):
 
     `batch` is per worker; `chunk_elements` is how finely gradients are cut for the network; `deadline_s` is
     how long one collective may take before the run fails. Rank 0 measures the accuracy on the test data after
-    every `eval_every` iterations (0: never) and keeps its last parameters with `save_parameters`.
+    every `eval_every` iterations (0: never) and keeps its last parameters with `save_parameters`. Reports say how
+    long each scheduler took to `target_accuracy`; without it, to the highest accuracy that all of them reached.
     """
 
     model: str
@@ -97,6 +98,7 @@ class Training(_Strict):
     optimizer: Literal["sgd", "adam"] = "sgd"
     momentum: float = Field(default=0.0, ge=0, lt=1)
     eval_every: int = Field(default=0, ge=0)
+    target_accuracy: float | None = Field(default=None, gt=0, le=1)
     save_parameters: bool = False
     deadline_s: float = Field(default=300.0, gt=0, le=86_400)
 

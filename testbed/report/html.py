@@ -24,7 +24,7 @@ from testbed.report import figures_run
 from testbed.report import html_parts as parts
 from testbed.report.figures import BLACK, Figure, standalone, style_of
 from testbed.report.figures_links import utilisation
-from testbed.report.format import NONE, seconds
+from testbed.report.format import NONE, reached, seconds, with_interval
 from testbed.report.measurements import Measurements, read_run
 from testbed.report.overhead import Overhead, read_overhead
 from testbed.report.summary import Bound, RunResult, SchedulerResult, summarise_run
@@ -167,12 +167,20 @@ def _result(run: Measurements, result: RunResult) -> str:
         ("95 % interval", _interval),
         ("median", lambda row: seconds(row.synchronisation.median if row.synchronisation else None)),
         ("p95", lambda row: seconds(row.synchronisation.p95 if row.synchronisation else None)),
-        ("iteration, s", lambda row: seconds(row.iteration.mean if row.iteration else None)),
+        ("iteration, s", lambda row: with_interval(row.iteration)),
         ("WAN MB per iteration", lambda row: _number(row.carried_bytes_per_iteration, 1e-6)),
         ("speed-up", lambda row: _number(row.speedup, 1, "x")),
         ("x bound", lambda row: _number(row.bound_multiple, 1, "x")),
         ("busiest link", _busiest),
         ("accuracy", lambda row: _number(row.accuracy, 100, " %")),
+        (
+            f"s to {result.accuracy_target or 0:.1%}",
+            lambda row: (
+                NONE
+                if result.accuracy_target is None
+                else reached(row.time_to_accuracy, row.reached, row.repeats)
+            ),
+        ),
         ("workers agree", _agreement),
     ]
     # A column in which nobody has anything would only be in the way.

@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.experiments.manifest import FidelityRow, Manifest, SegmentRow
 from testbed.experiments.models import is_tensor
+from testbed.report.accuracy import reached_s, target_of
 from testbed.report.decisions import DecisionCounts
 from testbed.report.measurements import Iteration, LinkSample, Measurements
 from testbed.report.overhead import Overhead
@@ -45,7 +46,9 @@ class SchedulerResult:
     slow start. `speedup` is the first scheduler's mean synchronisation time over this one's, of those
     that hand over as many elements; `bound_s` is what no scheduler can beat.
     `parameters_agree` is None where workers report no digest. `sums_checked` is whether every worker compared
-    every element of every sum and the run ended well; None for models that are trained.
+    every element of every sum and the run ended well; None for models that are trained. `time_to_accuracy` is over
+    the repeats that reached the run's `accuracy_target`, `reached` of them; None where nothing measured it.
+    `carried_bytes` has a value for each repeat, the mean of its iterations.
     """
 
     scheduler: str
@@ -69,6 +72,17 @@ class SchedulerResult:
     parameters_sha256: tuple[str, ...]
     disagreeing: tuple[str, ...] = ()
     sums_checked: bool | None = None
+    carried_bytes: Summary | None = None
+    time_to_accuracy: Summary | None = None
+    reached: int = 0
+
+    @property
+    def bound_multiple_interval(self) -> tuple[float, float] | None:
+        """The confidence interval of the mean's ratio to the bound, which itself has none."""
+        if self.synchronisation is None or self.synchronisation.interval is None or not self.bound_s:
+            return None
+        low, high = self.synchronisation.interval
+        return low / self.bound_s, high / self.bound_s
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,7 @@ class RunResult:
     decisions: tuple[DecisionCounts, ...] = ()
     policies: tuple[PolicyResult, ...] = ()
     overhead: tuple[Overhead, ...] = ()
+    accuracy_target: float | None = None
 
     def find(self, scheduler: str) -> SchedulerResult | None:
         return next((result for result in self.schedulers if result.scheduler == scheduler), None)
@@ -108,7 +123,9 @@ def summarise_run(
             policies=summarise_searches(manifest, found, measurements.links),
         )
     names = dict.fromkeys(segment.scheduler for segment in manifest.segments)
-    schedulers = [_summarise_scheduler(name, measurements) for name in names]
+    turns = [measurements.iterations.get(segment.label, ()) for segment in manifest.segments]
+    target = target_of(manifest.experiment, turns)
+    schedulers = [_summarise_scheduler(name, measurements, target) for name in names]
     bounds: dict[int, float | None] = {}
     baselines: dict[int, float | None] = {}
     for scheduler in schedulers:
@@ -126,6 +143,7 @@ def summarise_run(
         problems=(*manifest.notes, *measurements.problems),
         decisions=decisions,
         overhead=overhead,
+        accuracy_target=target,
     )
 
 
@@ -145,7 +163,7 @@ def _relate(result: SchedulerResult, baseline: float | None, bound_s: float | No
     )
 
 
-def _summarise_scheduler(name: str, measurements: Measurements) -> SchedulerResult:
+def _summarise_scheduler(name: str, measurements: Measurements, target: float | None) -> SchedulerResult:
     segments = [segment for segment in measurements.manifest.segments if segment.scheduler == name]
     by_segment = [measurements.iterations.get(segment.label, ()) for segment in segments]
     synchronisation = _summarise_times(by_segment, lambda iteration: iteration.synchronisation_s)
@@ -155,6 +173,8 @@ def _summarise_scheduler(name: str, measurements: Measurements) -> SchedulerResu
     finished = sum(iteration.complete for iterations in by_segment for iteration in iterations)
     carried = sum(sample.carried_bytes for sample in samples) / finished if samples and finished else None
     agree, digests, disagreeing = _compare_parameters(segments, measurements)
+    times = [] if target is None else [reached_s(iterations, target) for iterations in by_segment]
+    reached = [time for time in times if time is not None]
     return SchedulerResult(
         scheduler=name,
         elements=segments[0].elements,
@@ -177,7 +197,21 @@ def _summarise_scheduler(name: str, measurements: Measurements) -> SchedulerResu
         parameters_sha256=digests,
         disagreeing=disagreeing,
         sums_checked=_sums_checked(measurements.manifest, segments, by_segment),
+        carried_bytes=summarise(_carried_per_iteration(segments, measurements)),
+        time_to_accuracy=summarise(reached),
+        reached=len(reached),
     )
+
+
+def _carried_per_iteration(segments: Sequence[SegmentRow], measurements: Measurements) -> list[float]:
+    """Bytes that all links together carried in a mean iteration of each repeat."""
+    found = []
+    for segment in segments:
+        carried = [sample.carried_bytes for sample in measurements.links if sample.segment == segment.label]
+        finished = sum(iteration.complete for iteration in measurements.iterations.get(segment.label, ()))
+        if carried and finished:
+            found.append(sum(carried) / finished)
+    return found
 
 
 def _sums_checked(
@@ -272,6 +306,7 @@ def result_to_json(result: RunResult) -> dict[str, Any]:
             "finished_s": manifest.finished_s,
         },
         "fidelity": result.fidelity.model_dump(mode="json"),
+        "accuracy_target_ratio": result.accuracy_target,
         "schedulers": [_scheduler_to_json(scheduler) for scheduler in result.schedulers],
         "decisions": [counts.to_json() for counts in result.decisions],
         "policies": [policy_to_json(policy) for policy in result.policies],
@@ -299,11 +334,15 @@ def _scheduler_to_json(result: SchedulerResult) -> dict[str, Any]:
         "first_synchronisation_s": list(result.first_synchronisation_s),
         "iteration_s": result.iteration.to_json() if result.iteration else None,
         "carried_bytes_per_iteration": result.carried_bytes_per_iteration,
+        "carried_bytes_per_iteration_ci95": _interval_of(result.carried_bytes),
+        "time_to_accuracy_s": result.time_to_accuracy.to_json() if result.time_to_accuracy else None,
+        "reached_repeats": result.reached,
         "dropped_packets": result.dropped_packets,
         "busiest_link": busiest,
         "speedup_ratio": result.speedup,
         "bound_s": result.bound_s,
         "bound_ratio": result.bound_multiple,
+        "bound_ratio_ci95": None if (ratio := result.bound_multiple_interval) is None else list(ratio),
         "loss": result.loss,
         "accuracy_ratio": result.accuracy,
         "parameters": {
@@ -313,3 +352,7 @@ def _scheduler_to_json(result: SchedulerResult) -> dict[str, Any]:
         },
         "sums_checked": result.sums_checked,
     }
+
+
+def _interval_of(summary: Summary | None) -> list[float] | None:
+    return None if summary is None or summary.interval is None else list(summary.interval)

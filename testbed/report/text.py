@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.report.compare import Comparison
-from testbed.report.format import NONE, interval, seconds
+from testbed.report.format import NONE, interval, reached, seconds, with_interval
 from testbed.report.overhead import Overhead
 from testbed.report.summary import RunResult, SchedulerResult
 from testbed.report.text_searches import policy_table
@@ -85,6 +85,9 @@ def _scheduler_table(result: RunResult) -> Table:
     with_accuracy = any(scheduler.accuracy is not None for scheduler in result.schedulers)
     if with_accuracy:
         table.add_column("accuracy", justify="right", no_wrap=True)
+    target = result.accuracy_target
+    if target is not None:
+        table.add_column(f"s to {target:.1%}", justify="right", no_wrap=True)
     table.add_column("workers agree", no_wrap=True)
     for scheduler in result.schedulers:
         sync = scheduler.synchronisation
@@ -95,7 +98,7 @@ def _scheduler_table(result: RunResult) -> Table:
             interval(sync),
             seconds(sync.median if sync else None),
             seconds(sync.p95 if sync else None),
-            seconds(scheduler.iteration.mean if scheduler.iteration else None),
+            with_interval(scheduler.iteration),
             _megabytes(scheduler.carried_bytes_per_iteration),
             _times(scheduler.speedup),
         ]
@@ -105,6 +108,8 @@ def _scheduler_table(result: RunResult) -> Table:
         cells.append(f"{busiest.src}>{busiest.dst} {busiest.utilisation_ratio:.0%}" if busiest else NONE)
         if with_accuracy:
             cells.append(_accuracy(scheduler))
+        if target is not None:
+            cells.append(reached(scheduler.time_to_accuracy, scheduler.reached, scheduler.repeats))
         cells.append(_agreement(scheduler))
         table.add_row(*cells)
     return table

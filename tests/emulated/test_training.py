@@ -12,6 +12,7 @@ from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from testbed.report.measurements import read_run
 from testbed.report.summary import summarise_run
+from tests.emulated.conftest import Bring
 
 pytestmark = pytest.mark.emulated
 
@@ -65,3 +66,39 @@ def test_twenty_iterations_equal_a_single_process(
         assert found.parameters == scheduler.elements
         assert found.moved > 0.01, "a training that moved nothing shows nothing"
         assert found.within_tolerance, found
+
+
+LEARNS = """
+name: learns
+topology: pair
+training: {{model: {model}, batch: {batch}, {options}, eval_every: {iterations}}}
+schedulers: [{{name: packing, iterations: {iterations}}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(bring: Bring) -> str:
+    """The name of a pair that stands for all models."""
+    return bring("pair").name
+
+
+# What to reach: ten classes, so that guessing has a tenth (of the docstrings, 15 % are from one module).
+@pytest.mark.parametrize(
+    ("model", "options", "batch", "iterations", "accuracy"),
+    [
+        ("2nn", "optimizer: adam, lr: 0.003", 32, 25, 0.6),
+        ("cnn", "optimizer: adam, lr: 0.002", 16, 14, 0.6),
+        ("textcnn", "optimizer: adam, lr: 0.005", 48, 30, 0.5),
+    ],
+)
+def test_the_three_models_learn(
+    pair: str, tmp_path: Path, model: str, options: str, batch: int, iterations: int, accuracy: float
+) -> None:
+    pytest.importorskip("agents.worker.models", reason="torch is not installed: unverified")
+    text = LEARNS.format(model=model, options=options, batch=batch, iterations=iterations)
+    experiment = experiment_from_text(text)
+    result = summarise_run(read_run(run_experiment(experiment, out=tmp_path / "runs", testbed=pair)))
+    (scheduler,) = result.schedulers
+    assert scheduler.parameters_agree is True, scheduler.disagreeing
+    assert scheduler.accuracy is not None
+    assert scheduler.accuracy > accuracy

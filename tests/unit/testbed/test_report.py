@@ -436,3 +436,52 @@ def test_small_samples() -> None:
 )
 def test_seconds(value: float | None, text: str) -> None:
     assert seconds(value) == text
+
+
+def test_time_to_the_accuracy_that_all_reached(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    # The workers' mean: star has 0.6 after 6.5 s and 0.7 after 11.5 s; of netstorm's only the second is high enough.
+    workers = path / "workers"
+    for worker, lowest in (("dc1-0", 0.1), ("dc2-0", 0.2)):
+        trace = workers / worker / "trace.jsonl"
+        records = [json.loads(line) for line in trace.read_text().splitlines()]
+        netstorm = [r for r in records if r["segment"] == "netstorm" and "iteration" in r]
+        for record, accuracy in zip(netstorm, (lowest, 0.65, 0.62), strict=True):
+            record["accuracy"] = accuracy
+        trace.write_text("".join(json.dumps(record) + "\n" for record in records))
+    run = read_run(path)
+    result = summarise_run(run)
+    # The best that both reached: star 0.7, netstorm 0.65.
+    assert result.accuracy_target == pytest.approx(0.65)
+    star, netstorm = result.schedulers
+    assert star.time_to_accuracy is not None
+    assert netstorm.time_to_accuracy is not None
+    times = [i.iteration_s or 0.0 for i in run.iterations["star-first"]]
+    assert star.time_to_accuracy.mean == pytest.approx(sum(times))
+    # The warm-up is part of it, what comes after it is not.
+    times = [i.iteration_s or 0.0 for i in run.iterations["netstorm"]]
+    assert netstorm.time_to_accuracy.mean == pytest.approx(sum(times[:2]))
+    assert (star.reached, netstorm.reached) == (1, 1)
+    document = result_to_json(result)
+    assert document["accuracy_target_ratio"] == pytest.approx(0.65)
+    assert document["schedulers"][1]["time_to_accuracy_s"]["count"] == 1
+    assert "s to 65.0%" in shown(render_report(result))
+
+
+def test_an_accuracy_that_not_all_reach_is_said(tmp_path: Path) -> None:
+    named = {"training": {"model": "mlp-1m", "target_accuracy": 0.68}}
+    result = summarise_run(read_run(write_run(tmp_path / "a", experiment=named)))
+    assert result.accuracy_target == 0.68
+    star, netstorm = result.schedulers
+    assert (star.reached, netstorm.reached) == (1, 0)
+    assert "not reached" in shown(render_report(result))
+    # Where somebody measured none and no target is named, there is nothing to compare.
+    assert summarise_run(read_run(write_run(tmp_path / "b"))).accuracy_target is None
+
+
+def test_intervals_of_repeats(tmp_path: Path) -> None:
+    result = summarise_run(read_run(write_run(tmp_path / "a")), lambda manifest, nbytes: 0.25)
+    netstorm = result_to_json(result)["schedulers"][1]
+    low, high = netstorm["bound_ratio_ci95"]
+    assert low < netstorm["bound_ratio"] < high
+    assert low == pytest.approx(netstorm["synchronisation_s"]["ci95"][0] / 0.25)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -374,7 +375,8 @@ class Coordinator:
             job.broadcast("close", {})
 
     def _view(self, job: CoordinatedJob, rates: Mapping[tuple[int, int], float]) -> NetworkView:
-        return network_view(self.config, rates, job.description.members, self.now)
+        view = network_view(self.config, rates, job.description.members, self.now)
+        return replace(view, ready_s=job.ready_s)
 
     async def _plan(self, job: CoordinatedJob, scheduler: str | Mapping[str, Any], view: NetworkView) -> Plan:
         """In a thread: planning a large network takes seconds, and the barrier must not wait for it."""

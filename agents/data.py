@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import gzip
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -100,11 +101,19 @@ class Batches:
         self.seed = seed
         self._orders: dict[int, np.ndarray[Any, np.dtype[np.int64]]] = {}
 
-    def indices(self, iteration: int, rank: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Which training samples an iteration takes: a rank's, or with None those of all ranks in order."""
+    def indices(
+        self, iteration: int, rank: int | None = None, split: Sequence[int] | None = None
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Which training samples an iteration takes: a rank's, or with None those of all ranks in order.
+
+        `split` says how many of the joint batch each rank takes; without it all take as many.
+        """
         joint = self.batch * self.world_size
-        first = iteration * joint + (0 if rank is None else rank * self.batch)
-        positions = np.arange(first, first + (joint if rank is None else self.batch))
+        sizes = [self.batch] * self.world_size if split is None else list(split)
+        if len(sizes) != self.world_size or sum(sizes) != joint:
+            raise UsageError(f"a batch of {joint} cannot be split into {sizes}")
+        before, own = (0, joint) if rank is None else (sum(sizes[:rank]), sizes[rank])
+        positions = np.arange(iteration * joint + before, iteration * joint + before + own)
         size = len(self.dataset.train_y)
         epochs, offsets = np.divmod(positions, size)
         chosen = np.empty(len(positions), np.int64)
@@ -113,9 +122,11 @@ class Batches:
             chosen[mask] = self._order(int(epoch))[offsets[mask]]
         return chosen
 
-    def of(self, iteration: int, rank: int | None = None) -> tuple[Images | Texts, Labels]:
+    def of(
+        self, iteration: int, rank: int | None = None, split: Sequence[int] | None = None
+    ) -> tuple[Images | Texts, Labels]:
         """Images or texts and labels of one rank's batch, or of the joint batch."""
-        chosen = self.indices(iteration, rank)
+        chosen = self.indices(iteration, rank, split)
         return self.dataset.train_x[chosen], self.dataset.train_y[chosen]
 
     def _order(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:

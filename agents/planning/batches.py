@@ -89,6 +89,8 @@ def next_batches(
     of itself, so that one odd measurement does not upset the split.
     """
     slowest = max(seconds)
+    if slowest <= 0:
+        return tuple(current)
     if (slowest - min(seconds)) / slowest <= dead_band:
         return tuple(current)
     speed = [time / max(batch, 1) for batch, time in zip(current, seconds, strict=True)]

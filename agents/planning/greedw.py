@@ -21,8 +21,9 @@ each site.
 `literal` is E. `portfolio` (the default) evaluates all of them, P, S, X and the star with every root, and
 takes the least fin; the first in the order P, S, X, E, star among equals, and the lowest root.
 
-The planner keeps no state: whoever holds the estimates asks for a plan before each iteration, and an equal
-plan changes nothing. Chunks follow each other along the tree; without that pipelining, as in the model, one
+The planner keeps no state: in an experiment it is asked anew for each collective (`policy: {every: 1}`, set by
+itself), with the rates and the sites' ready times f_v of the last one; an equal plan changes nothing.
+Chunks follow each other along the tree; without that pipelining, as in the model, one
 sets chunk_elements to the model's size. Two hops over the same link are not charged for sharing it.
 
 Score: M / fin in Mbit/s.

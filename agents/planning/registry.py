@@ -62,6 +62,7 @@ class Entry:
               registry serves for all of them
     fixed     options that the name itself stands for (star-best: server best)
     per_transfer  decides while a collective runs instead of planning ahead, so it has no order of links
+    every     plan anew after so many collectives where the experiment does not say how often; 0: no
     library   the workers' own library that exchanges gradients instead of the agents in the emulated world;
               what it plans is only a model of that library, and no option of the agents' applies
     """
@@ -74,6 +75,7 @@ class Entry:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     per_transfer: bool = False
     library: str = ""
+    every: int = 0
 
 
 _ENTRIES: dict[str, Entry] = {}
@@ -90,10 +92,11 @@ def _register(
     *,
     per_transfer: bool = False,
     library: str = "",
+    every: int = 0,
     **fixed: Any,
 ) -> None:
     style = Style(colour, marker)
-    _ENTRIES[name] = Entry(name, summary, style, factory, options, fixed, per_transfer, library)
+    _ENTRIES[name] = Entry(name, summary, style, factory, options, fixed, per_transfer, library, every)
 
 
 # Colours from the palette of Okabe and Ito, which colour-blind readers can tell apart.
@@ -149,6 +152,7 @@ _register(
     "X",
     GreedW.from_options,
     ("method", "merge_s"),
+    every=1,
 )
 _register(
     "netstorm",
@@ -197,6 +201,12 @@ def library_of(spec: SchedulerSpec) -> str:
 def scheduler_summary(name: str) -> str:
     """One line on what it does."""
     return _entry(name).summary
+
+
+def plans_every(spec: SchedulerSpec) -> int:
+    """After how many collectives a scheduler wants to plan anew, whatever the rates; 0: it does not."""
+    entry = _try_entry(_read(spec)[0])
+    return 0 if entry is None else entry.every
 
 
 def scheduler_style(name: str) -> Style:

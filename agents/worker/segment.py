@@ -22,6 +22,8 @@ class Segment(BaseModel):
         model: see `agents.worker.models`.
         data: see `agents.data`.
         batch: samples per worker and iteration.
+        batches: `equal`, or `split`: after each iteration the joint batch is divided anew, so that all workers
+            compute for about as long (`agents.planning.batches`).
         lr, momentum, optimizer: of `torch.optim.SGD` (momentum for sgd only) or `torch.optim.Adam`.
         compute: `real`, or a declared time that a pass is padded to.
         seed: of the first weights, of the order of the data, of synthetic data, of compute times.
@@ -41,6 +43,7 @@ class Segment(BaseModel):
     model: str = "mlp-2m"
     data: str = "digits"
     batch: Annotated[int, Field(ge=1)] = 32
+    batches: Literal["equal", "split"] = "equal"
     lr: Positive = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     optimizer: Literal["sgd", "adam"] = "sgd"

@@ -99,6 +99,7 @@ def record_of(segment: Segment, iteration: Iteration) -> dict[str, Any]:
         "end_ns": iteration.end_ns,
         "computed_ns": iteration.computed_ns,
         "loss": iteration.loss,
+        "batch": iteration.batch,
     }
     if iteration.accuracy is not None:
         record["accuracy"] = iteration.accuracy

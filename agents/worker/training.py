@@ -24,11 +24,9 @@ from agents.worker.models import build_model, reads
 from agents.worker.parameters import Arrays, parameters_of
 from agents.worker.process_group import StormbedProcessGroup
 from agents.worker.segment import Segment
+from agents.worker.split import Hook, Split, telling
 from agents.worker.work import Record
 from topologies.errors import UsageError
-
-Hook = Callable[[dist.GradBucket], torch.futures.Future[torch.Tensor]]
-"""What DDP calls with a bucket of gradients that is full; the future holds their mean."""
 
 MIB: Final = 1024 * 1024
 _FLOATING: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -47,6 +45,7 @@ class Iteration:
         loss: of this worker's batch.
         computed_ns: the forward and backward pass themselves, without padding to a declared time.
         accuracy: on the test data; None where it was not measured.
+        batch: samples of this worker.
     """
 
     number: int
@@ -57,6 +56,7 @@ class Iteration:
     loss: float
     computed_ns: int
     accuracy: float | None
+    batch: int
 
 
 def make_optimizer(model: nn.Module, segment: Segment) -> torch.optim.Optimizer:
@@ -76,8 +76,9 @@ class Pace:
         self._until_ns = 0
         self.computed_ns = 0
 
-    def begin(self, iteration: int, start_ns: int) -> None:
-        seconds = self._compute.draw(self._seed, self._rank, iteration)
+    def begin(self, iteration: int, start_ns: int, share: float) -> None:
+        """An iteration begins; `share` of the declared batch is computed, in as much of the declared time."""
+        seconds = self._compute.draw(self._seed, self._rank, iteration) * share
         self._until_ns = start_ns + round(seconds * 1e9)
 
     def hook(self, _state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -115,6 +116,7 @@ class Training:
         self.first = segment
         self.history: list[Segment] = []
         self._iterations = 0
+        self._split: Split | None = None
         data = dataset or load_dataset(segment.data, segment.seed, reads(segment.model))
         self._batches = Batches(data, segment.batch, group.size(), segment.seed)
         self.model = build_model(segment.model, segment.seed)
@@ -135,6 +137,10 @@ class Training:
             options["lr"] = segment.lr
         self._group.take_records()
         group, hook, take = self._exchange(segment)
+        self._split = self._split if segment.batches == "split" else None
+        if segment.batches == "split":
+            self._split = self._split or Split(segment.batch, self._group.rank(), self._group.size())
+            hook = telling(self._split, group, hook or partial(default_hooks.allreduce_hook, group))
         pace = None
         if segment.compute != "real":
             send = hook or partial(default_hooks.allreduce_hook, group)
@@ -187,15 +193,21 @@ class Training:
         pace: Pace | None,
         take: Callable[[], Sequence[Record]],
     ) -> Iteration:
-        images, labels = self._batches.of(self._iterations, self._group.rank())
+        split = self._split
+        sizes = None if split is None else split.sizes
+        images, labels = self._batches.of(self._iterations, self._group.rank(), sizes)
         x, y = torch.from_numpy(images), torch.from_numpy(labels)
         start = time.monotonic_ns()
         if pace is not None:
-            pace.begin(self._iterations, start)
+            pace.begin(self._iterations, start, len(labels) / segment.batch)
+        if split is not None:
+            split.begin(start)
         self._optimizer.zero_grad()
         loss = nn.functional.cross_entropy(replica(x), y)
-        loss.backward()
+        (loss if split is None else loss * split.weight).backward()
         self._optimizer.step()
+        if split is not None:
+            split.end()
         end = time.monotonic_ns()
         self._iterations += 1
         gradients = _gradients(take())
@@ -210,6 +222,7 @@ class Training:
             loss=float(loss.detach()),
             computed_ns=(pace.computed_ns if pace is not None else ready) - start,
             accuracy=accuracy(self.model, self.dataset) if measured else None,
+            batch=len(labels),
         )
 
 

@@ -236,6 +236,7 @@ class EmulatedRun:
             "elements": segment.elements,
             "data": self._experiment.data,
             "batch": training.batch,
+            "batches": segment.batches,
             "lr": training.lr,
             "optimizer": training.optimizer,
             "momentum": training.momentum,

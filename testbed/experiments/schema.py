@@ -82,7 +82,9 @@ class Compute(_Strict):
 class Training(_Strict):
     """What every worker does.
 
-    `batch` is per worker; `chunk_elements` is how finely gradients are cut for the network; `deadline_s` is
+    `batch` is per worker; with `batches: split` the joint batch is divided anew after each iteration, so that all
+    workers compute for about as long, and a declared compute time is that of `batch` samples;
+    `chunk_elements` is how finely gradients are cut for the network; `deadline_s` is
     how long one collective may take before the run fails. Rank 0 measures the accuracy on the test data after
     every `eval_every` iterations (0: never) and keeps its last parameters with `save_parameters`. Reports say how
     long each scheduler took to `target_accuracy`; without it, to the highest accuracy that all of them reached.
@@ -91,6 +93,7 @@ class Training(_Strict):
     model: str
     data: str = "digits"
     batch: int = Field(default=32, ge=1, le=4096)
+    batches: Literal["equal", "split"] = "equal"
     lr: float = Field(default=0.05, gt=0)
     iterations: int = Field(default=10, ge=1, le=1_000_000)
     chunk_elements: int = Field(default=100_000, ge=1, le=100_000_000)
@@ -151,7 +154,7 @@ class SchedulerEntry(_Strict):
 
     `iterations` overrides the training's, the first `warmup` of them are not counted.
     `label` is how it is shown; without it the scheduler's own name. `awareness`, `auxiliary` and `policy`
-    replace the experiment's.
+    replace the experiment's, `batches` the training's.
     """
 
     name: str
@@ -159,6 +162,7 @@ class SchedulerEntry(_Strict):
     awareness: AwarenessOptions | None = None
     auxiliary: AuxiliaryOptions | None = None
     policy: PolicyOptions | None = None
+    batches: Literal["equal", "split"] | None = None
     iterations: int | None = Field(default=None, ge=1, le=1_000_000)
     warmup: int = Field(default=0, ge=0)
     label: str | None = None

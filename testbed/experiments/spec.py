@@ -47,7 +47,7 @@ class Segment:
 
     `elements` is what every worker hands over each iteration. A `tensor-` model of several sizes gives one
     segment a size, shown as `netstorm/2000000`. `library` is what exchanges gradients instead of the agents, such as
-    gloo; empty for their own schedulers.
+    gloo; empty for their own schedulers. `batches` is `equal`, or `split` where the joint batch is divided by speed.
     """
 
     label: str
@@ -62,6 +62,7 @@ class Segment:
     auxiliary: AuxiliaryOptions = field(default_factory=AuxiliaryOptions)
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     library: str = ""
+    batches: str = "equal"
 
 
 @dataclass(frozen=True)
@@ -288,6 +289,10 @@ def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> 
     for number, entry in enumerate(spec.schedulers):
         try:
             name = entry.label or get_scheduler(entry.scheduler, topology.site_names).name
+            if (entry.batches or spec.training.batches) == "split" and spec.training.numpy_only:
+                raise UsageError(
+                    f"model {spec.training.model} has no batches to split", hint="write batches: equal"
+                )
             if library := library_of(entry.scheduler):
                 _check_library(library, entry, spec, topology)
         except (UsageError, CannotHonourError) as error:
@@ -319,11 +324,21 @@ def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> 
                         # No chunk of the agents is under way to be measured, or to take another path.
                         awareness=AwarenessOptions() if library else entry.awareness or spec.awareness,
                         auxiliary=AuxiliaryOptions() if library else entry.auxiliary or spec.auxiliary,
-                        policy=PolicyOptions() if library else entry.policy or spec.policy,
+                        policy=PolicyOptions() if library else _policy_of(entry, spec),
+                        batches=entry.batches or spec.training.batches,
                         library=library,
                     )
                 )
     return tuple(segments)
+
+
+def _policy_of(entry: SchedulerEntry, spec: Experiment) -> PolicyOptions:
+    """As the file says; where it does not say how often to plan, the scheduler does."""
+    from agents.planning.registry import plans_every
+
+    policy = entry.policy or spec.policy
+    named = "every" in policy.model_fields_set
+    return policy if named else policy.model_copy(update={"every": plans_every(entry.scheduler)})
 
 
 def _check_library(library: str, entry: SchedulerEntry, spec: Experiment, topology: Topology) -> None:

@@ -168,6 +168,7 @@ def _result(run: Measurements, result: RunResult) -> str:
         ("median", lambda row: seconds(row.synchronisation.median if row.synchronisation else None)),
         ("p95", lambda row: seconds(row.synchronisation.p95 if row.synchronisation else None)),
         ("iteration, s", lambda row: with_interval(row.iteration)),
+        ("idle, s", lambda row: seconds(row.idle.mean if row.idle else None)),
         ("WAN MB per iteration", lambda row: _number(row.carried_bytes_per_iteration, 1e-6)),
         ("speed-up", lambda row: _number(row.speedup, 1, "x")),
         ("x bound", lambda row: _number(row.bound_multiple, 1, "x")),

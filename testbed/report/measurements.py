@@ -29,7 +29,8 @@ class Iteration:
     """One iteration over all workers; times in seconds.
 
     `complete` says that every worker of the run reported it; times of an incomplete one are None. `ready_ns`
-    and `done_ns` are the last gradient and the last result on the run's clock.
+    and `done_ns` are the last gradient and the last result on the run's clock. `idle_s` is by rank how long a
+    worker's gradients waited for those of the last one.
     """
 
     segment: str
@@ -42,6 +43,7 @@ class Iteration:
     iteration_s: float | None
     loss: float | None
     accuracy: float | None
+    idle_s: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,11 @@ def fold_iterations(
                 iteration_s=(end - began) * _NS if complete else None,
                 loss=_mean_of(found, "loss"),
                 accuracy=_mean_of(found, "accuracy"),
+                idle_s={
+                    rank: (ready - int(record["ready_ns"])) * _NS
+                    for rank, record in sorted(rows[number].items())
+                    if complete
+                },
             )
         )
         previous_end = end

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from testbed.experiments.manifest import FidelityRow, Manifest, SegmentRow
@@ -48,6 +49,8 @@ class SchedulerResult:
     `parameters_agree` is None where workers report no digest. `sums_checked` is whether every worker compared
     every element of every sum and the run ended well; None for models that are trained. `time_to_accuracy` is over
     the repeats that reached the run's `accuracy_target`, `reached` of them; None where nothing measured it.
+    `idle` is how long a worker's gradients wait for the last worker's in an iteration, the mean over the workers;
+    `idle_of` is by worker the mean over the iterations.
     `carried_bytes` has a value for each repeat, the mean of its iterations.
     """
 
@@ -75,6 +78,8 @@ class SchedulerResult:
     carried_bytes: Summary | None = None
     time_to_accuracy: Summary | None = None
     reached: int = 0
+    idle: Summary | None = None
+    idle_of: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def bound_multiple_interval(self) -> tuple[float, float] | None:
@@ -200,7 +205,20 @@ def _summarise_scheduler(name: str, measurements: Measurements, target: float | 
         carried_bytes=summarise(_carried_per_iteration(segments, measurements)),
         time_to_accuracy=summarise(reached),
         reached=len(reached),
+        idle=_summarise_times(by_segment, lambda i: fmean(i.idle_s.values()) if i.idle_s else None),
+        idle_of=_idle_of(by_segment, measurements.manifest),
     )
+
+
+def _idle_of(by_segment: Sequence[Sequence[Iteration]], manifest: Manifest) -> dict[str, float]:
+    """Mean idle seconds of each worker over the measured iterations."""
+    counted = [i.idle_s for iterations in by_segment for i in iterations if i.idle_s and not i.warmup]
+    if not counted:
+        return {}
+    return {
+        f"{worker.site}-{worker.worker}": fmean(idle[worker.rank] for idle in counted)
+        for worker in manifest.workers
+    }
 
 
 def _carried_per_iteration(segments: Sequence[SegmentRow], measurements: Measurements) -> list[float]:
@@ -333,6 +351,8 @@ def _scheduler_to_json(result: SchedulerResult) -> dict[str, Any]:
         "synchronisation_s": result.synchronisation.to_json() if result.synchronisation else None,
         "first_synchronisation_s": list(result.first_synchronisation_s),
         "iteration_s": result.iteration.to_json() if result.iteration else None,
+        "idle_s": result.idle.to_json() if result.idle else None,
+        "idle_of_workers_s": dict(result.idle_of),
         "carried_bytes_per_iteration": result.carried_bytes_per_iteration,
         "carried_bytes_per_iteration_ci95": _interval_of(result.carried_bytes),
         "time_to_accuracy_s": result.time_to_accuracy.to_json() if result.time_to_accuracy else None,

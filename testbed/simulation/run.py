@@ -18,6 +18,7 @@ from pathlib import Path
 from agents.compute import ComputeTime
 from agents.decision_file import DecisionFile
 from agents.planning.base import Plan
+from agents.planning.batches import next_batches
 from agents.planning.registry import get_scheduler
 from agents.sync.spec import allreduce
 from testbed.experiments.manifest import DECISIONS, TRACE, FidelityRow, Manifest, SegmentStatus
@@ -115,6 +116,7 @@ class SimulatedRun:
         self._sampled_bits = [0.0] * len(experiment.topology.directed)
         self._sampled_ns = 0
         # Of the iteration that each site is in:
+        self._sizes: list[tuple[int, ...]] = []  # samples of every rank, iteration by iteration
         self._iteration = [0] * self.world.n
         self._start_ns = [0] * self.world.n
         self._ready_ns = [0] * len(self._rows)
@@ -148,6 +150,7 @@ class SimulatedRun:
         self._run.set_plan(segment.label, plan.to_dict(self._experiment.topology.site_names))
         self._run.begin_segment(segment.label, clock.now_ns)
         self._segment, self._finished = segment, 0
+        self._sizes = []
         self._sampled_ns = clock.now_ns
         if self._experiment.spec.dynamics.replay == "segment":
             self._play(segment.seed)
@@ -297,8 +300,27 @@ class SimulatedRun:
 
         for rank in self._ranks[site]:
             seconds = compute_seconds(self._training.compute, name, segment.seed, rank, number)
+            seconds *= self._batches(number)[rank] / self._training.batch
             self._ready_ns[rank] = clock.now_ns + round(seconds * SECOND)
         clock.at(max(self._ready_ns[rank] for rank in self._ranks[site]), begin)
+
+    def _batches(self, number: int) -> tuple[int, ...]:
+        """Samples of every rank in an iteration, divided as the emulated workers do it."""
+        segment, training = self._segment, self._training
+        assert segment is not None
+        if not self._sizes:
+            self._sizes = [(training.batch,) * len(self._rows)]
+        while len(self._sizes) <= number:
+            sizes, last = self._sizes[-1], len(self._sizes) - 1
+            if segment.batches == "split":
+                means = [
+                    compute_seconds(training.compute, row.site, segment.seed, row.rank, last)
+                    for row in self._rows
+                ]
+                times = [mean * size / training.batch for mean, size in zip(means, sizes, strict=True)]
+                sizes = next_batches(sizes, times)
+            self._sizes.append(sizes)
+        return self._sizes[number]
 
     def _completed(self, site: int, seq: int) -> None:
         segment, now = self._segment, self.world.clock.now_ns

@@ -140,3 +140,45 @@ def test_links_are_not_measured_while_gloo_has_its_turn(tmp_path: Path) -> None:
     gloo, ring = open_experiment(tmp_path / "e.yaml", measured).segments
     assert (gloo.library, gloo.awareness.on) == ("gloo", False)
     assert (ring.library, ring.awareness.on) == ("", True)
+
+
+SPLIT = """
+name: split
+topology: triangle
+training: {model: mlp-1000, batch: 32, iterations: 12, compute: {mean: 100ms, sites: {dc3: 400ms}}}
+schedulers: [greedw, {name: greedw, batches: split, label: greedw-split}]
+world: simulated
+"""
+
+
+def test_batches_split_by_speed_shorten_the_wait_for_a_slow_site(tmp_path: Path) -> None:
+    experiment = experiment_from_text(SPLIT)
+    assert [segment.batches for segment in experiment.segments] == ["equal", "split"]
+    result = summarise_run(read_run(run_experiment(experiment, out=tmp_path)))
+    equal, split = result.schedulers
+    assert equal.idle is not None
+    # Two of three wait 0.3 s, and what results come sooner to them.
+    assert equal.idle.mean == pytest.approx(0.2, rel=0.1)
+    near = pytest.approx(0.3, rel=0.1)
+    assert equal.idle_of == {"dc1-0": near, "dc2-0": near, "dc3-0": 0}
+    run = read_run(Path(result.path))
+    first, *_, last = run.iterations["greedw-split"]
+    assert first.idle_s[0] == near, "the first iteration cannot know"
+    # 96 samples at 320, 320 and 80 a second: 43, 43 and 10 in about 0.13 s.
+    assert last.ready_ns - run.iterations["greedw-split"][-2].done_ns < 0.15e9
+    assert max(last.idle_s.values()) < 0.02
+    assert split.iteration is not None
+    assert equal.iteration is not None
+    assert split.iteration.minimum < 0.4 * equal.iteration.minimum
+
+
+def test_greedw_plans_for_each_collective_unless_told_otherwise() -> None:
+    text = "name: x\ntopology: pair\ntraining: {model: mlp-1000}\n"
+    text += "schedulers: [greedw, netstorm, {name: greedw, policy: {every: 5}, label: seldom}]\n"
+    assert [segment.policy.every for segment in experiment_from_text(text).segments] == [1, 0, 5]
+
+
+def test_a_model_without_batches_has_none_to_split() -> None:
+    text = "name: x\ntopology: pair\ntraining: {model: tensor-1m, batches: split}\nschedulers: [greedw]\n"
+    with pytest.raises(InvalidFileError, match="model tensor-1m has no batches to split"):
+        experiment_from_text(text)

@@ -206,3 +206,7 @@ def test_what_cannot_be_split() -> None:
             split_batch(10, **bad)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="limits"):
         split_batch(10, (1, 1), least=(1,))
+
+
+def test_no_time_at_all_leaves_batches_as_they_are() -> None:
+    assert next_batches((4, 8), (0.0, 0.0)) == (4, 8)

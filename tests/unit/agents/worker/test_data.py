@@ -129,3 +129,14 @@ def test_what_is_not_there(tmp_path):
     np.savez(tmp_path / "pickled.npz", x_train=np.array([object()]))
     with pytest.raises(InvalidFileError, match=r"not an \.npz file of plain arrays"):
         load_dataset(str(tmp_path / "pickled.npz"))
+
+
+def test_a_split_divides_the_same_joint_batch():
+    batches = Batches(load_dataset("synthetic", 1), 8, 3, 5)
+    joint = batches.indices(7)
+    parts = [batches.indices(7, rank, (3, 20, 1)) for rank in range(3)]
+    assert [len(part) for part in parts] == [3, 20, 1]
+    assert np.array_equal(np.concatenate(parts), joint)
+    for wrong in [(3, 20), (3, 20, 2)]:
+        with pytest.raises(UsageError, match="a batch of 24 cannot be split into"):
+            batches.indices(0, 0, wrong)

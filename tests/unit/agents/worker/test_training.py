@@ -192,3 +192,22 @@ def test_a_script_needs_no_import_of_ours(tmp_path):
         check=True,
     )
     assert done.stdout.startswith("stormbed: the environment has no STORMBED_RUN_DIR (start workers"), done
+
+
+def test_a_split_batch_trains_as_a_single_process_does_on_the_joint_one(tmp_path):
+    compute = {"mean_s": 0.1, "sites": {"dc2": {"mean_s": 0.4}}}
+    common = {"batch": 16, "momentum": 0.9, "lr": 0.1, "compute": compute, "save_parameters": True}
+    segments = [
+        segment("equal", iterations=2, **common),
+        segment("split", iterations=8, batches="split", **common),
+    ]
+    traces = run_program(segments, 2, tmp_path)
+    for label in ("equal", "split"):
+        result = reference.compare(*load(tmp_path / f"parameters-{label}.npz"))
+        assert result.within_tolerance and result.max_abs_difference < 1e-5 < result.moved, (label, result)
+    one, two = ([r["batch"] for r in records] for records in traces)
+    assert one[:3] == two[:3] == [16] * 3
+    assert all(a + b == 32 for a, b in zip(one, two, strict=True)), "every sample counts, and once"
+    # On an idle machine 16, 12, 9, 7, then about 32/5; a busy one takes longer to see who is slow.
+    assert two[3:] == sorted(two[3:], reverse=True) or min(two) <= 9
+    assert two[-1] <= 12

@@ -53,7 +53,7 @@ testbed: setup ## Bring up the NetStorm-9 WAN, train across it under two schedul
 	@$(TESTBED) next-steps --name $(NAME)
 
 down: ## Take the testbed away
-	@$(TESTBED) down $(NAME)
+	@$(TESTBED) down $(NAME) --if-up
 
 # The simulated world needs no root, no Debian package, neither torch nor mininet.
 DEMO_BIN = $(if $(wildcard $(VENV)/.emulation),$(BIN),.venv-demo/bin)

@@ -517,6 +517,14 @@ def test_a_name_is_taken_as_word_and_as_option(testbed: Any) -> None:
         one_name("mine", "other")
 
 
+def test_down_may_be_content_with_nothing_to_take_away(testbed: Any) -> None:
+    assert testbed("down", "mine").returncode == 2
+    done = testbed("down", "mine", "--if-up")
+    assert (done.returncode, done.stdout) == (0, "testbed mine is not up\n")
+    done = testbed("down", "--if-up")
+    assert (done.returncode, done.stdout) == (0, "no testbed is up\n")
+
+
 def test_list_without_testbeds(testbed: Any) -> None:
     assert json.loads(testbed("list", "--format", "json").stdout) == {"schema": 1, "testbeds": []}
     assert testbed("list").returncode == 0

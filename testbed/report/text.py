@@ -176,8 +176,8 @@ def _notes(result: RunResult) -> list[Text]:
     elif manifest.changed_by_hand:
         notes.append(
             Text(
-                f"bound: none, since links were changed by hand during the run ({manifest.changed_by_hand} times, "
-                "see changes.csv)",
+                "bound: none, since links were changed by others during the run "
+                f"({manifest.changed_by_hand} times, see changes.csv)",
                 style="yellow",
             )
         )

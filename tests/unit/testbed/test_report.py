@@ -398,7 +398,7 @@ def test_links_that_others_changed_leave_no_bound(tmp_path: Path) -> None:
     assert "bound: 0.320 s" in shown(render_report(left_alone))
     directory = write_run(tmp_path / "b", links=links, changed_by_hand=2)
     touched = shown(render_report(summarise_run(read_run(directory), bound_seconds)))
-    assert "bound: none, since links were changed by hand during the run (2 times" in touched
+    assert "bound: none, since links were changed by others during the run (2 times" in touched
     cut = (links[0], links[1].model_copy(update={"state": "down"}))
     without = summarise_run(read_run(write_run(tmp_path / "c", links=cut)), bound_seconds)
     assert without.schedulers[0].bound_s is None

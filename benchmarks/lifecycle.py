@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tables import measured, table
 
 from testbed.emulation import launch
+from testbed.emulation.rundir import TestbedInfo
 from testbed.emulation.sites import host_pids
 from topologies.load import load_topology
+from topologies.model import Topology
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "bench.md"
 SIZES = (9, 32, 64)
@@ -33,21 +39,17 @@ def times(sizes: list[int]) -> str:
         topology = load_topology("netstorm-9" if size == 9 else f"waxman-{size}-1")
         marks: list[tuple[float, str]] = []
         started = time.monotonic()
-        info = launch.up(
-            topology,
-            f"bench-{os.getpid()}",
-            on_progress=lambda text, began=started, kept=marks: kept.append((time.monotonic() - began, text)),
-        )
-        up_s = time.monotonic() - started
-        assert info.init_pid is not None
-        pids = host_pids(info.init_pid).values()
-        memory = sum(pss_bytes(pid) for pid in pids)
-        began = time.monotonic()
-        launch.down(info.name)
+        with standing(topology, marks, started) as info:
+            up_s = time.monotonic() - started
+            assert info.init_pid is not None
+            pids = host_pids(info.init_pid).values()
+            memory = sum(pss_bytes(pid) for pid in pids)
+            began = time.monotonic()
         down_s = time.monotonic() - began
         stages = stages_of(marks, up_s)
         row = [str(size), str(len(topology.links)), f"{up_s:.1f}", *(f"{stages[name]:.1f}" for name in stages)]
         rows.append([*row, f"{down_s:.1f}", str(len(pids)), f"{memory / 2**20 / size:.0f}"])
+        sys.stderr.write(f"{' '.join(rows[-1])}, load {os.getloadavg()[0]:.1f}\n")
     began = time.monotonic()
     refused = refusal()
     words = (
@@ -57,6 +59,20 @@ def times(sizes: list[int]) -> str:
     )
     columns = ("sites", "links", "up s", "network s", *(f"{name} s" for name in STAGES.values()))
     return words + table((*columns, "down s", "processes", "memory MiB per site"), rows)
+
+
+@contextmanager
+def standing(topology: Topology, marks: list[tuple[float, str]], started: float) -> Iterator[TestbedInfo]:
+    """A testbed that is up, with when each step began; down afterwards whatever happened."""
+    info = launch.up(
+        topology,
+        f"bench-{os.getpid()}",
+        on_progress=lambda text: marks.append((time.monotonic() - started, text)),
+    )
+    try:
+        yield info
+    finally:
+        launch.down(info.name)
 
 
 def stages_of(marks: list[tuple[float, str]], up_s: float) -> dict[str, float]:
@@ -92,13 +108,12 @@ def pss_bytes(pid: int) -> int:
 
 def cycles() -> str:
     """Up and down again: what the machine and this process hold before and after."""
-    pair, name = load_topology("pair"), f"bench-{os.getpid()}"
+    name = f"bench-{os.getpid()}"
     cycle(name)  # whatever Python loads, it has loaded now
     before = held()
     began = time.monotonic()
     for _ in range(CYCLES):
-        launch.up(pair, name, calibrate=False)
-        launch.down(name)
+        cycle(name)
     spent = time.monotonic() - began
     after = held()
     rows = [[what, f"{before[what]:,}", f"{after[what]:,}"] for what in before]
@@ -148,6 +163,8 @@ def main() -> None:
     given = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("benchmarks/lifecycle.py needs root: it makes namespaces")
+    # A polite kill takes the testbed down too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sizes = [int(word) for word in given.sites.split(",")]
     document = None if given.print else DOCUMENT
     for name in given.only or ("times", "cycles"):

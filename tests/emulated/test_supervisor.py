@@ -35,13 +35,16 @@ launch.up(load_topology("pair"), sys.argv[1], on_progress=say, calibrate=False)
 """
 
 
-def host_marks() -> tuple[set[str], set[str], int]:
-    """What a leak of this test session would change: interfaces, run directories, open files."""
+def host_marks() -> tuple[set[str], set[str], set[str], int, list[str]]:
+    """What a leak of this test session would change: interfaces, run directories, mounts, open files, children."""
     names = [f"test-{os.getpid()}-{n}" for n in range(1, 100)]
     directories = {name for name in names if RunDir.of(name).path.exists()}
     ours = {management.interface_name(RunDir.of(name)) for name in names}
     interfaces = {path.name for path in Path("/sys/class/net").iterdir()} & ours
-    return interfaces, directories, len(list(Path("/proc/self/fd").iterdir()))
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    left = {line for line in mounts if any(f"{name}/" in line or f"{name} " in line for name in names)}
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return interfaces, directories, left, len(list(Path("/proc/self/fd").iterdir())), children
 
 
 def resident_bytes() -> int:

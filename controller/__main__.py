@@ -15,7 +15,7 @@ from typing import NoReturn
 from prometheus_client import CollectorRegistry
 
 from controller.api import Api
-from controller.fabric import Fabric
+from controller.fabric import Fabric, poll_seconds
 from topologies.errors import CannotHonourError, StormbedError, UsageError
 from topologies.load import load_topology
 
@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     LOG.info("%s under %s; OpenFlow on %s", fabric.topology.name, ENGINE, arguments.openflow)
     LOG.info("HTTP on %s", arguments.http)
-    serve(fabric, *openflow, poll_s=arguments.poll_seconds)
+    rules = sum(len(session.wanted) for _, _, session in fabric.switches())
+    serve(fabric, *openflow, poll_s=arguments.poll_seconds or poll_seconds(rules))
     ended = StormbedError(f"the OpenFlow listener on {arguments.openflow} ended", hint="see the log")
     return _leave(_fail(ended, arguments.log))
 
@@ -60,7 +61,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--http", default="127.0.0.1:8080", metavar="HOST:PORT", help="serve /health and others here"
     )
     parser.add_argument("--log", metavar="FILE", help="write the log here instead of standard error")
-    parser.add_argument("--poll-seconds", type=float, default=10.0, help="how often switches are read again")
+    parser.add_argument(
+        "--poll-seconds", type=float, help="how often switches are read again; by their rules when left out"
+    )
     parser.add_argument("--verbose", action="store_true", help="log every message")
     return parser.parse_args(argv)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import time
+from functools import cache
 from typing import Any
 
 from controller.fabric import Fabric
-from controller.rules import COOKIE_MASK, FlowRule
+from controller.rules import COOKIE_MASK, FlowRule, Match
 from controller.session import Add, Barrier, Command, Delete, Installed, ReadPorts, ReadRules
 from controller.steering import Orders, Reroute
 
@@ -248,7 +249,7 @@ def _message(datapath: Any, command: Command) -> Any:
                 cookie=rule.cookie,
                 table_id=rule.table,
                 priority=rule.priority,
-                match=parser.OFPMatch(**dict(rule.match)),
+                match=_match(parser, rule.match),
                 instructions=_instructions(parser, ofproto, rule),
             )
         case Delete(rule):
@@ -259,10 +260,16 @@ def _message(datapath: Any, command: Command) -> Any:
                 cookie_mask=COOKIE_MASK,
                 table_id=rule.table,
                 priority=rule.priority,
-                match=parser.OFPMatch(**dict(rule.match)),
+                match=_match(parser, rule.match),
                 out_port=ofproto.OFPP_ANY,
                 out_group=ofproto.OFPG_ANY,
             )
+
+
+@cache
+def _match(parser: Any, match: Match) -> Any:
+    """The engine's object of a match. A path's is the same on all its switches, and takes half a rule's time."""
+    return parser.OFPMatch(**dict(match))
 
 
 def _instructions(parser: Any, ofproto: Any, rule: FlowRule) -> list[Any]:

@@ -20,6 +20,20 @@ from topologies.model import Topology
 from topologies.paths import hops_of, is_intact, path_sets
 
 SCHEMA = 1
+POLL_S = 10.0
+RULE_S = 60e-6
+"""What reading one rule back costs this process."""
+POLL_SHARE = 0.02
+"""Of a core: how much reading the switches again and again may take."""
+
+
+def poll_seconds(rules: int) -> float:
+    """How often switches with so many rules altogether are read again: every ten seconds, or less often.
+
+    Rules grow with the square of the sites. 64 sites have 72,000, which take four seconds of a core to read:
+    every ten seconds that would be nearly half a core that the network lacks.
+    """
+    return max(POLL_S, rules * RULE_S / POLL_SHARE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api import Api
-from controller.fabric import Fabric
+from controller.fabric import Fabric, poll_seconds
 from controller.session import ReadPorts, ReadRules
 from controller.steering import Orders
 from controller.table import ModelNetwork
@@ -302,3 +302,10 @@ def test_links_answers_when_one_fails_and_not_before_all_switches_have_told(worl
     assert Fabric(load_topology("triangle")).links()["token"] != unknown["token"], "another controller"
     status, body = world.fetch("/links?wait=soon")
     assert status == 400 and "wait=soon is not a number of seconds from 0 to 60" in body
+
+
+def test_many_rules_are_read_less_often() -> None:
+    assert poll_seconds(0) == poll_seconds(1348) == 10  # NetStorm-9
+    assert poll_seconds(72_000) == pytest.approx(216)
+    # Whatever the number, reading stays a small part of a core.
+    assert all(rules * 60e-6 / poll_seconds(rules) <= 0.02 + 1e-9 for rules in (1_000, 10_000, 1_000_000))

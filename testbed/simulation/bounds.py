@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from testbed.simulation.arborescences import pack
 from testbed.simulation.partition import crossing, smallest_directed_cut, strength
+from testbed.simulation.tree_packing import pack
 from topologies.errors import UsageError
 from topologies.model import Topology
 

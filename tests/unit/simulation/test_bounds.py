@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from typer.testing import CliRunner
 
+from agents.planning.arborescences import cheapest_arborescence
 from testbed.cli import build
-from testbed.simulation.arborescences import cheapest_arborescence, pack
 from testbed.simulation.bounds import bound, partition_rate
 from testbed.simulation.maxflow import FlowGraph
 from testbed.simulation.partition import crossing, smallest_directed_cut, strength
+from testbed.simulation.tree_packing import pack
 from topologies.errors import UsageError
 from topologies.load import load_topology
 

@@ -17,7 +17,8 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-Arc = tuple[int, int]
+from agents.planning.arborescences import Arc, cheapest_arborescence
+
 # A spanning in- or out-tree as the sorted numbers of its arcs.
 Column = tuple[int, ...]
 
@@ -34,69 +35,6 @@ class Packing:
     @property
     def gap(self) -> float:
         return self.upper / self.lower - 1.0 if self.lower > 0 else float("inf")
-
-
-def cheapest_arborescence(n: int, root: int, arcs: Sequence[Arc], costs: Sequence[float]) -> list[int] | None:
-    """Numbers of the arcs of a minimum-cost out-arborescence from `root`, or None when a node is unreachable.
-
-    Chu-Liu and Edmonds, contracting cycles; ties go to the lowest arc number.
-    """
-    tails = [u for u, _ in arcs]
-    heads = [v for _, v in arcs]
-    return _edmonds(n, root, tails, heads, list(costs), list(range(len(arcs))))
-
-
-def _edmonds(
-    n: int, root: int, tails: list[int], heads: list[int], costs: list[float], names: list[int]
-) -> list[int] | None:
-    best = [-1] * n
-    for k, v in enumerate(heads):
-        if v != root and tails[k] != v and (best[v] < 0 or costs[k] < costs[best[v]]):
-            best[v] = k
-    if any(best[v] < 0 for v in range(n) if v != root):
-        return None
-    colour = [-1] * n
-    group = [-1] * n
-    groups = 0
-    cyclic: list[bool] = []
-    for start in range(n):
-        v, trail = start, []
-        while v != root and colour[v] < 0:
-            colour[v] = start
-            trail.append(v)
-            v = tails[best[v]]
-        if v != root and colour[v] == start and group[v] < 0:
-            w = v
-            while group[w] < 0:
-                group[w] = groups
-                w = tails[best[w]]
-            groups += 1
-            cyclic.append(True)
-    if not groups:
-        return sorted(names[best[v]] for v in range(n) if v != root)
-    for v in range(n):
-        if group[v] < 0:
-            group[v] = groups
-            groups += 1
-            cyclic.append(False)
-    inner = [k for k in range(len(heads)) if group[tails[k]] != group[heads[k]]]
-    reduced = [costs[k] - (costs[best[heads[k]]] if cyclic[group[heads[k]]] else 0.0) for k in inner]
-    chosen = _edmonds(
-        groups,
-        group[root],
-        [group[tails[k]] for k in inner],
-        [group[heads[k]] for k in inner],
-        reduced,
-        list(range(len(inner))),
-    )
-    if chosen is None:
-        return None
-    picked = [inner[k] for k in chosen]
-    entered = {heads[k] for k in picked}
-    for v in range(n):
-        if v != root and cyclic[group[v]] and v not in entered:
-            picked.append(best[v])
-    return sorted(names[k] for k in picked)
 
 
 @dataclass

@@ -154,7 +154,7 @@ class SimulatedRun:
         self._sampled_ns = clock.now_ns
         if self._experiment.spec.dynamics.replay == "segment":
             self._play(segment.seed)
-        clock.after(SAMPLE_NS, self._tick)
+        self._tick_later(segment)
         began, released = clock.now_ns, len(world.policies)
         status: SegmentStatus = "failed"
         try:
@@ -364,13 +364,19 @@ class SimulatedRun:
         parted = ", ".join(f"{names[u]} and {names[v]}" for u, v in rerouting.parted if u < v)
         return f"{down} carried nothing" + (f", which parts {parted}" if parted else "")
 
-    def _tick(self) -> None:
-        if self._segment is None:
-            return
-        self._sample()
-        # A network at rest must be seen to be at rest, so the sampling alone keeps nothing alive.
-        if self.world.clock.pending:
-            self.world.clock.after(SAMPLE_NS, self._tick)
+    def _tick_later(self, segment: Segment) -> None:
+        """Sample the links every second of a segment's time, as long as it lasts."""
+
+        def tick() -> None:
+            # The next segment begins in the moment in which this one ends, and has ticks of its own.
+            if self._segment is not segment:
+                return
+            self._sample()
+            # A network at rest must be seen to be at rest, so the sampling alone keeps nothing alive.
+            if self.world.clock.pending:
+                self._tick_later(segment)
+
+        self.world.clock.after(SAMPLE_NS, tick)
 
     def _sample(self) -> None:
         network, now = self.world.network, self.world.clock.now_ns

@@ -94,6 +94,18 @@ def test_turns_run_in_their_order_and_the_directory_keeps_that_of_the_file(tmp_p
     assert [segment["label"] for segment in read_replay(tmp_path / "run")["segments"]] == turns
 
 
+def test_links_are_sampled_once_a_second_of_every_turn(tmp_path: Path) -> None:
+    text = SMALL.replace("[star, netstorm]", "[star, netstorm, mlnet]\nrepeats: 3").replace("200ms", "900ms")
+    run_experiment(experiment_from_text(text), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    for segment in run.manifest.segments:
+        assert segment.finished_ns is not None and segment.started_ns is not None
+        seconds = (segment.finished_ns - segment.started_ns) / 1e9
+        of_link = [s.interval_s for s in run.links if (s.segment, s.src, s.dst) == (segment.label, "dc1", "dc2")]
+        assert of_link[:-1] == [pytest.approx(1.0)] * int(seconds)
+        assert sum(of_link) == pytest.approx(seconds)
+
+
 def test_a_segment_takes_what_one_synchronisation_takes(tmp_path: Path) -> None:
     """Without computing, on an ideal network, a run is one synchronisation after the other."""
     experiment = open_experiment("quickstart")

@@ -103,7 +103,7 @@ def test_links_are_sampled_once_a_second_of_every_turn(tmp_path: Path) -> None:
         seconds = (segment.finished_ns - segment.started_ns) / 1e9
         of_link = [s.interval_s for s in run.links if (s.segment, s.src, s.dst) == (segment.label, "dc1", "dc2")]
         assert of_link[:-1] == [pytest.approx(1.0)] * int(seconds)
-        assert sum(of_link) == pytest.approx(seconds)
+        assert sum(of_link) == pytest.approx(seconds, abs=1e-3)
 
 
 def test_a_segment_takes_what_one_synchronisation_takes(tmp_path: Path) -> None:

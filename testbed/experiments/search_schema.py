@@ -20,14 +20,15 @@ class _Strict(BaseModel):
 class TunerEntry(_Strict):
     """One search. Its trials are training jobs of several workers, all tuners of an experiment run at once.
 
-    name     of the search; tuner1, tuner2, ... where left out
-    kind     halving, hyperband, pbt, asha, random or grid
-    options  of its kind: halving has trials, eta, rungs, iterations (of the first rung) and resume
-    workers  of every trial, each at a site of its own
-    sites    to draw them from, by the experiment's seed; all where left out
-    space    what is searched: a list of choices or {low, high, log} for model, lr, batch, momentum, optimizer
-    sampler  where configurations come from; grid takes every combination in turn
-    seed     added to the turn's own, so that tuners alike search differently; the tuner's place where left out
+    Attributes:
+        name: Of the search; tuner1, tuner2, ... where left out.
+        kind: halving, hyperband, pbt, asha, random or grid.
+        options: Of its kind, as docs/coflows.md lists them: halving has trials, eta, rungs, iterations and resume.
+        workers: Of every trial, each at a site of its own.
+        sites: To draw them from, by the experiment's seed; all where left out.
+        space: What is searched: choices, or {low, high, log}, for model, lr, batch, momentum and optimizer.
+        sampler: Where configurations come from; grid takes every combination in turn.
+        seed: Added to the turn's own, so that tuners alike search differently; its place where left out.
     """
 
     name: str | None = None
@@ -58,9 +59,10 @@ class TunerEntry(_Strict):
 class PolicyEntry(_Strict):
     """One order of coflows; with tuners, a turn of the experiment.
 
-    name     fair, fifo, fifo_lm, varys, sincronia, beamer or stage_srpt
-    options  of that ordering
-    label    how it is shown; without it the name
+    Attributes:
+        name: An ordering of docs/coflows.md.
+        options: Of that ordering.
+        label: How it is shown; without it the name.
     """
 
     name: str

@@ -23,9 +23,9 @@ from agents.coflow_site import CoflowSite
 from agents.config import Config
 from agents.coordinator_link import CoordinatorLink
 from agents.job import JobDescription
-from agents.lanes import Order
 from agents.link_state import NetworkNow
 from agents.local_server import SOCKET_NAME, LocalServer, WorkerLink
+from agents.placement import Order
 from agents.site_job import SiteJob
 from agents.site_network import PROBE
 from agents.sync.messages import ToSite, control_from_dict

@@ -16,7 +16,8 @@ from agents.coflow.base import CoflowError
 from agents.coflow.levels import LevelMap, Place
 from agents.coordinator_link import CoordinatorLink
 from agents.job import JobDescription
-from agents.lanes import NOTSENT_LOWAT, Placement, Waiting
+from agents.lanes import NOTSENT_LOWAT
+from agents.placement import Placement, Waiting
 from agents.wire import ProtocolError
 
 # What the kernel is given beyond what it can send at once, while an order is in force. More would be out of

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agents import metrics, wire
+from agents.coflow_following import CoflowFollowing
 from agents.config import Config
 from agents.control_classes import ControlTotals
 from agents.coordinator_job import CoordinatedJob
@@ -66,7 +67,7 @@ class Coordinator:
         self._tasks: dict[FrameStream, set[asyncio.Task[None]]] = {}
         self._streams: set[FrameStream] = set()
         self._server: asyncio.Server | None = None
-        self._coflow: tuple[FrameStream, list[Any]] | None = None  # whose coflow coordinator, and where
+        self._coflow = CoflowFollowing(self.agents)
         self._metrics = metrics.Server(metrics.CoordinatorCollector(self))
 
     async def start(self) -> None:
@@ -129,8 +130,7 @@ class Coordinator:
             stream.send("routes", {"down": sorted(self.now.down)})
         self._pids[site] = int(body.get("pid", 0))
         stream.on_frame = lambda stream, kind, body: self._agent_said(site, kind, body)
-        if self._coflow is not None:
-            stream.send("coflow", {"address": self._coflow[1]})
+        self._coflow.greet(stream)
         self._notify_agents()
 
     def _ended(self, stream: FrameStream, reason: str) -> None:
@@ -147,8 +147,7 @@ class Coordinator:
                         job.site_lost(place, f"its agent (pid {self._pids[site]}) is gone: {reason}")
         for task in self._tasks.pop(stream, ()):
             task.cancel()
-        if self._coflow is not None and self._coflow[0] is stream:
-            self._follow_coflow(None)
+        self._coflow.runner_ended(stream)
         for name in self._owners.pop(stream, ()):
             for job in [job for job in self.jobs.values() if job.name == name]:
                 job.abort(f"the runner that opened job {name} is gone: {reason}")
@@ -332,15 +331,7 @@ class Coordinator:
         self.rates.update(changed)
 
     async def _set_coflow(self, stream: FrameStream, address: list[Any] | None) -> None:
-        """Let the agents follow a coflow coordinator (host and port; None: no more), while the runner lives."""
-        if address is not None and self._coflow is not None and self._coflow[0] is not stream:
-            raise UsageError("another runner's coflow coordinator is followed already", hint="wait for its end")
-        self._follow_coflow(None if address is None else (stream, [str(address[0]), int(address[1])]))
-
-    def _follow_coflow(self, followed: tuple[FrameStream, list[Any]] | None) -> None:
-        self._coflow = followed
-        for agent in self.agents.values():
-            agent.send("coflow", {"address": None if followed is None else followed[1]})
+        self._coflow.follow(stream, address)
 
     async def _status(self, stream: FrameStream) -> dict[str, Any]:
         names = self.config.topology.site_names

@@ -14,11 +14,12 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from agents import wire
 from agents.lane_socket import fix_send_buffer, limit_unsent, mark, unacknowledged, unsent
+from agents.placement import LaneGate, Order, Placement, Waiting
 from topologies import dscp
 
 NOTSENT_LOWAT: Final = 256 * 1024
@@ -31,8 +32,6 @@ CONNECT_SECONDS: Final = 20.0
 ATTEMPT_SECONDS: Final = 5.0
 FIRST_RETRY_SECONDS: Final = 0.05
 LAST_RETRY_SECONDS: Final = 1.0
-Order = tuple[float, ...]
-
 
 class LaneId(NamedTuple):
     """Which connection: the peer's site index, the path's number at this source, the class.
@@ -46,27 +45,6 @@ class LaneId(NamedTuple):
     stream: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a frame waits among those of other jobs: its lane's class and stream, and its key there.
-
-    Frames without a key go before all that have one.
-    """
-
-    cls: int = 0
-    stream: int = 0
-    key: Order = ()
-
-
-class LaneGate(Protocol):
-    """What lets lanes that leave by one link send (`agents.uplink`)."""
-
-    def wants(self, lane: Lane, key: Order) -> None: ...
-    def admits(self, lane: Lane) -> bool: ...
-    def moved(self, lane: Lane) -> None: ...
-    def idle(self, lane: Lane) -> None: ...
-
-
 @dataclass(slots=True)
 class LaneCounters:
     """What went over a lane since the agent started; survives reconnects."""
@@ -75,22 +53,6 @@ class LaneCounters:
     frames: int = 0
     connects: int = 0
     losses: int = 0
-
-
-@dataclass(order=True, slots=True)
-class Waiting:
-    """A frame that has not begun to leave. `order` counts within its job, `key` among jobs."""
-
-    key: Order
-    order: Order
-    arrival: int
-    head: bytes = field(compare=False)
-    payload: memoryview = field(compare=False)
-    owner: str = field(compare=False)
-    sent: Callable[[], None] | None = field(compare=False)
-    stamp: bool = field(compare=False)
-    placed: bool = field(compare=False, default=False)
-    since_ns: int = field(compare=False, default=0)
 
 
 class Lane:

@@ -17,7 +17,7 @@ from agents.calls import Call, LentPayload, LocalCollective, Ranks
 from agents.chunk_frames import chunk_header, chunk_message
 from agents.histogram import Histogram
 from agents.job import CAUSE, CONSEQUENCE, WAITS_FOR_RELEASE, JobDescription
-from agents.lanes import Order
+from agents.placement import Order
 from agents.site_network import SiteNetwork
 from agents.sync.actions import Complete, Deliver, Failed, Send, SendControl, SiteAction
 from agents.sync.messages import Abort, ChunkMessage, ToSite, control_to_dict

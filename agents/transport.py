@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol
 
 from agents import wire
 from agents.lane_socket import fixed_send_buffer
-from agents.lanes import NOTSENT_LOWAT, Lane, LaneCounters, LaneId, Order, Placement, Waiting
+from agents.lanes import NOTSENT_LOWAT, Lane, LaneCounters, LaneId
+from agents.placement import Order, Placement, Waiting
 from agents.uplink import Uplink
 from agents.wire import Frame, Header, ProtocolError
 

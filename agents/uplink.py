@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from agents.coflow.gate import UplinkGate
 
 if TYPE_CHECKING:
-    from agents.lanes import Lane, Order
+    from agents.lanes import Lane
+    from agents.placement import Order
 
 
 class Uplink:

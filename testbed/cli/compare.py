@@ -53,5 +53,5 @@ def compare(
         print_json(comparison_to_json(comparison))
     else:
         console().print(render_comparison(comparison))
-    if not any(a.find(result.scheduler) for result in b.schedulers):
+    if not comparison.shared:
         typer.echo("testbed: no scheduler is in both runs, so there is nothing to compare", err=True)

@@ -12,6 +12,11 @@ Both worlds write the same directory and the reports read nothing else, so a cop
     decisions.jsonl        each transfer that a scheduler decided by itself, and why (`agents.sync.decisions`)
     workers/SITE-I/        trace.jsonl (one line an iteration), stdout, stderr
     logs/                  what the testbed's own processes wrote
+
+Runs of searches have three more (`testbed.searches.records`), and a trace for every trial at every site:
+
+    stages.csv, trials.csv, coflows.csv
+    workers/SITE-0/TUNER-TRIAL/trace.jsonl
 """
 
 from __future__ import annotations

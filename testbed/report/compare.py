@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.report.searches import PolicyComparison, compare_policies
 from testbed.report.stats import Summary
 from testbed.report.summary import SCHEMA, RunResult
 
@@ -33,12 +34,20 @@ class Comparison:
     b: RunResult
     rows: tuple[ComparisonRow, ...]
     differences: tuple[str, ...]
+    policies: tuple[PolicyComparison, ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether anything is in both runs."""
+        both = any(self.a.find(result.scheduler) for result in self.b.schedulers)
+        return both or any(row.stage_ratio is not None for row in self.policies)
 
 
 def compare_runs(a: RunResult, b: RunResult) -> Comparison:
     """Set two results side by side, in A's order of schedulers, B's own ones last."""
     names = dict.fromkeys([result.scheduler for result in (*a.schedulers, *b.schedulers)])
-    return Comparison(a, b, tuple(_row(name, a, b) for name in names), differences(a, b))
+    rows = tuple(_row(name, a, b) for name in names)
+    return Comparison(a, b, rows, differences(a, b), compare_policies(a.policies, b.policies))
 
 
 def _row(name: str, a: RunResult, b: RunResult) -> ComparisonRow:
@@ -98,6 +107,7 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
             }
             for row in comparison.rows
         ],
+        "policies": [row.to_json() for row in comparison.policies],
         "differences": list(comparison.differences),
     }
 

@@ -169,3 +169,46 @@ def policy_to_json(result: PolicyResult) -> dict[str, Any]:
         "mean_utilisation_ratio": result.mean_utilisation,
         "best_score": result.best_score,
     }
+
+
+@dataclass(frozen=True)
+class PolicyComparison:
+    """One policy in two runs; means in seconds, ratios are B over A, None where a run lacks it."""
+
+    policy: str
+    stage_a_s: float | None
+    stage_b_s: float | None
+    stage_ratio: float | None
+    job_ratio: float | None
+    coflow_ratio: float | None
+    makespan_ratio: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy,
+            "stage_completion_a_s": self.stage_a_s,
+            "stage_completion_b_s": self.stage_b_s,
+            "stage_completion_ratio": self.stage_ratio,
+            "job_completion_ratio": self.job_ratio,
+            "coflow_completion_ratio": self.coflow_ratio,
+            "makespan_ratio": self.makespan_ratio,
+        }
+
+
+def compare_policies(a: Sequence[PolicyResult], b: Sequence[PolicyResult]) -> tuple[PolicyComparison, ...]:
+    """In A's order, B's own ones last."""
+    in_a, in_b = ({row.policy: row for row in rows} for rows in (a, b))
+    return tuple(_compare(name, in_a.get(name), in_b.get(name)) for name in dict.fromkeys([*in_a, *in_b]))
+
+
+def _compare(name: str, a: PolicyResult | None, b: PolicyResult | None) -> PolicyComparison:
+    def mean(row: PolicyResult | None, what: str) -> float | None:
+        summary: Summary | None = None if row is None else getattr(row, what)
+        return None if summary is None else summary.mean
+
+    def ratio(what: str) -> float | None:
+        one, other = mean(a, what), mean(b, what)
+        return other / one if one and other is not None else None
+
+    stages = mean(a, "stage"), mean(b, "stage")
+    return PolicyComparison(name, *stages, *(ratio(what) for what in ("stage", "job", "coflow", "makespan")))

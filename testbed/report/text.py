@@ -14,7 +14,7 @@ from testbed.report.compare import Comparison
 from testbed.report.format import NONE, interval, reached, seconds, with_interval
 from testbed.report.overhead import Overhead
 from testbed.report.summary import RunResult, SchedulerResult
-from testbed.report.text_searches import policy_table
+from testbed.report.text_searches import policy_comparison, policy_table
 
 _VERDICT_STYLE = {
     "faithful": "green",
@@ -243,6 +243,17 @@ def render_runs(results: Sequence[RunResult], unreadable: Sequence[str] = ()) ->
 
 def render_comparison(comparison: Comparison) -> RenderableType:
     """Two runs side by side, one row a scheduler of either."""
+    lines = [
+        Text(f"{letter}: {run.manifest.id}  {_where(run)}, {run.fidelity.verdict}")
+        for letter, run in (("A", comparison.a), ("B", comparison.b))
+    ]
+    differences = [Text(f"differs: {difference}", style="yellow") for difference in comparison.differences]
+    tables = [_scheduler_comparison(comparison)] if comparison.rows or not comparison.policies else []
+    tables += [policy_comparison(comparison.policies)] if comparison.policies else []
+    return Group(*lines, Text(), *tables, *([Text(), *differences] if differences else []))
+
+
+def _scheduler_comparison(comparison: Comparison) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("scheduler", no_wrap=True)
     for column in COMPARISON_COLUMNS:
@@ -259,12 +270,7 @@ def render_comparison(comparison: Comparison) -> RenderableType:
             _times(row.speedup_a),
             _times(row.speedup_b),
         )
-    lines = [
-        Text(f"{letter}: {run.manifest.id}  {_where(run)}, {run.fidelity.verdict}")
-        for letter, run in (("A", comparison.a), ("B", comparison.b))
-    ]
-    differences = [Text(f"differs: {difference}", style="yellow") for difference in comparison.differences]
-    return Group(*lines, Text(), table, *([Text(), *differences] if differences else []))
+    return table
 
 
 def _where(result: RunResult) -> str:

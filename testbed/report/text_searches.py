@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 
 from testbed.report.format import NONE, interval, seconds
-from testbed.report.searches import PolicyResult
+from testbed.report.searches import PolicyComparison, PolicyResult
 from testbed.report.stats import Summary
 
 
@@ -54,4 +54,17 @@ def policy_table(policies: Sequence[PolicyResult]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in policies:
         table.add_row(row.policy, *(cell(row) for _, cell in COLUMNS))
+    return table
+
+
+def policy_comparison(rows: Sequence[PolicyComparison]) -> Table:
+    """Two runs side by side, one row a policy of either."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("policy", no_wrap=True)
+    for name in ("A SCT s", "B SCT s", "B / A", "JCT B / A", "CCT B / A", "makespan B / A"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        ratios = (row.stage_ratio, row.job_ratio, row.coflow_ratio, row.makespan_ratio)
+        cells = [NONE if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+        table.add_row(row.policy, seconds(row.stage_a_s), seconds(row.stage_b_s), *cells)
     return table

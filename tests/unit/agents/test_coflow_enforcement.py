@@ -17,8 +17,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from agents.coflow.base import CoflowError
 from agents.coflow.coordinator import JobNeeds
 from agents.coflow_control import CoflowProcess
-from agents.lanes import LaneId, Placement
+from agents.lanes import LaneId
 from agents.metrics import AgentCollector
+from agents.placement import Placement
 from tests.unit.agents.conftest import Cluster, everywhere
 from tests.unit.agents.test_transport import Pair, run, until
 from topologies.errors import UsageError

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from agents.coflow.registry import ordering_names
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import LoadedExperiment, experiment_from_text, open_experiment
+from testbed.report.compare import compare_runs, comparison_to_json
 from testbed.report.html import render_page
 from testbed.report.measurements import read_run
 from testbed.report.searches import SearchMeasurements, read_searches
 from testbed.report.summary import result_to_json, summarise_run
+from testbed.report.text import render_comparison
 
 SMALL: dict[str, Any] = {
     "name": "s",
@@ -104,6 +108,22 @@ def test_the_report_compares_policies_repeat_by_repeat(searched: tuple[Path, Sea
     assert 0 < plain["mean_utilisation_ratio"] <= plain["busiest_link"]["utilisation_ratio"] <= 1.001
     page = render_page(path)
     assert "SCT mean s" in page and "sincronia" in page
+
+
+def test_two_runs_are_compared_policy_by_policy(searched: tuple[Path, SearchMeasurements], tmp_path: Path) -> None:
+    path, _ = searched
+    faster, _ = run(experiment(scale=0.2, tuners=[halving()], policies=["beamer", "fair"]), tmp_path)
+    one, other = summarise_run(read_run(path)), summarise_run(read_run(faster))
+    comparison = compare_runs(one, other)
+    assert comparison.shared and comparison.rows == ()
+    assert [row.policy for row in comparison.policies] == ["fair", "sincronia", "beamer"]
+    assert comparison.policies[1].stage_ratio is None and comparison.policies[1].stage_b_s is None
+    ratio = comparison.policies[0].stage_ratio
+    assert ratio is not None and ratio < 1, "twice the rates and half the searches"
+    out = io.StringIO()
+    Console(file=out, width=160).print(render_comparison(comparison))
+    assert f"{ratio:.2f}" in out.getvalue() and "SCT" in out.getvalue()
+    assert comparison_to_json(comparison)["policies"][0]["stage_completion_ratio"] == ratio
 
 
 def test_the_same_file_gives_the_same_run(tmp_path: Path) -> None:

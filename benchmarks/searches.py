@@ -4,12 +4,16 @@
     testbed run searches-study --world simulated
     python benchmarks/searches.py EMULATED SIMULATED [--write docs/coflows.md]
 
+With --turns every turn by itself, with the time that the workers' own computing took there: where others use the
+machine it is longer than on an idle one, and so is everything else.
+
 A run may be given in pieces: several directories, joined by commas, each with some of the repeats.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -17,7 +21,7 @@ from pathlib import Path
 
 from tables import table, write_table
 
-from testbed.experiments.manifest import read_manifest
+from testbed.experiments.manifest import TRACE, read_manifest
 from testbed.report.searches import read_searches
 from testbed.report.stats import Summary, summarise
 
@@ -69,20 +73,46 @@ def compare(measured: Turns, simulated: Turns) -> str:
     return table(columns, rows)
 
 
+def computing_ms(paths: Sequence[Path]) -> dict[tuple[str, int], float]:
+    """The mean time of a worker's own gradient, by policy and seed; from the workers' traces."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for path in paths:
+        manifest = read_manifest(path)
+        turns = {segment.label: (segment.scheduler, manifest.seeds[segment.label]) for segment in manifest.segments}
+        for trace in path.glob(f"workers/*/*/{TRACE}"):
+            for line in trace.read_text(encoding="utf-8").splitlines():
+                record = json.loads(line)
+                turn = turns[record["segment"].split("/")[0]]
+                found.setdefault(turn, []).append(record["computed_ns"] / 1e6)
+    return {turn: statistics.fmean(times) for turn, times in found.items()}
+
+
+def turn_by_turn(measured: Turns, simulated: Turns, computing: dict[tuple[str, int], float]) -> str:
+    rows = [
+        (computing[policy, seed], f"`{policy}`", str(seed), time, time / simulated[policy][seed])
+        for policy, turns in measured.items()
+        for seed, time in turns.items()
+    ]
+    columns = ["Own computing ms", "Policy", "seed", "mean SCT s", "measured / simulated"]
+    return table(columns, [[f"{own:.0f}", name, seed, f"{t:.2f}", f"{r:.2f}"] for own, name, seed, t, r in sorted(rows)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("measured", help="run directories of the emulated world, joined by commas")
     parser.add_argument("simulated", help="the same of the simulated world")
+    parser.add_argument("--turns", action="store_true", help="every turn by itself")
     parser.add_argument("--write", type=Path, help="the document that has a place for the table")
     arguments = parser.parse_args()
-    measured, simulated = (
-        read_turns([Path(path) for path in given.split(",")])
-        for given in (arguments.measured, arguments.simulated)
+    runs, predictions = (
+        [Path(path) for path in given.split(",")] for given in (arguments.measured, arguments.simulated)
     )
-    text = compare(measured, simulated)
+    measured, simulated = read_turns(runs), read_turns(predictions)
+    each = arguments.turns
+    text = turn_by_turn(measured, simulated, computing_ms(runs)) if each else compare(measured, simulated)
     sys.stdout.write(text)
     if arguments.write is not None:
-        write_table(arguments.write, "searches", text)
+        write_table(arguments.write, "searches-turns" if each else "searches", text)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ def turn_by_turn(measured: Turns, simulated: Turns, computing: dict[tuple[str, i
         for seed, time in turns.items()
     ]
     columns = ["Own computing ms", "Policy", "seed", "mean SCT s", "measured / simulated"]
-    return table(columns, [[f"{own:.0f}", name, seed, f"{t:.2f}", f"{r:.2f}"] for own, name, seed, t, r in sorted(rows)])
+    cells = [[f"{own:.0f}", name, seed, f"{sct:.2f}", f"{ratio:.2f}"] for own, name, seed, sct, ratio in sorted(rows)]
+    return table(columns, cells)
 
 
 def main() -> None:

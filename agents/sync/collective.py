@@ -61,6 +61,7 @@ class CollectiveAtSite:
         self.site_names = site_names
         self.spec = spec
         self.policy: Policy | None = None
+        self.released_under = 0  # the version of its first policy
         self.sources: dict[int, Source] = {}
         self.transfers: TransfersAtSite | None = None  # where the policy decides them one by one
         self._duplicates = 0
@@ -92,7 +93,7 @@ class CollectiveAtSite:
 
     def start(self, policy: Policy, actions: list[SiteAction]) -> None:
         """The release: build the chunk table and feed the contributions that are there."""
-        self.policy = policy
+        self.policy, self.released_under = policy, policy.version
         if policy.per_transfer(self.spec):
             names = self.site_names
             self.transfers = TransfersAtSite(self.job, self.seq, self.site, names, self.spec, policy)

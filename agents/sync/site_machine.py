@@ -83,6 +83,7 @@ class SiteMachine:
         self._overtaken: set[int] = set()  # versions below the newest that are still to come
         self._settled_version = self._announced = 0
         self._retired_below = 0
+        self._switched = 0  # the newest change of plan inside a collective that was made here
 
     # ---- inputs
 
@@ -243,10 +244,10 @@ class SiteMachine:
         if collective is None:
             raise ProtocolError(f"{self._me} got the release of collective {seq}, which it has not begun")
         if collective.policy is not None:
-            if collective.policy.version != release.version:
+            if collective.released_under != release.version:
                 raise ProtocolError(
                     f"{self._me} got two releases of collective {seq}, under policy "
-                    f"{collective.policy.version} and under policy {release.version}"
+                    f"{collective.released_under} and under policy {release.version}"
                 )
             self._duplicates += 1
             return actions
@@ -301,18 +302,18 @@ class SiteMachine:
         """A change of plan inside a collective: keep still from some chunk on, then go on under a new one."""
         collective = self._open.get(message.seq)
         actions: list[SiteAction] = []
+        if message.number <= self._switched:
+            self._duplicates += 1  # repeated, of a change that is over: it must not hold back anything now
+            return actions
         if message.verb == "ask":
             limit, total = ALL, ALL
             if collective is not None and collective.policy is not None and collective.transfers is None:
                 limit, total = collective.promise()
-            answer = replace(message, site=self.site, verb="promise", limit=limit, total=total)
-            return [SendControl(answer)]
+            return [SendControl(replace(message, site=self.site, verb="promise", limit=limit, total=total))]
         if message.verb != "switch":
             raise ProtocolError(f"{self._me} got {message.verb!r} from the coordinator")
+        self._switched = message.number
         if message.policy is not None:
-            if message.policy.version <= self._newest and message.policy.version not in self._overtaken:
-                self._duplicates += 1
-                return actions
             self._install(message.policy, actions)
         if collective is None:
             if message.policy is not None and not self._is_complete(message.seq):
@@ -325,9 +326,8 @@ class SiteMachine:
     def _install(self, policy: Policy, actions: list[SiteAction]) -> None:
         version = policy.version
         if policy.n_sites != len(self.site_names):
-            raise ProtocolError(
-                f"policy {version} is for {policy.n_sites} sites, job {self.job} has {len(self.site_names)}"
-            )
+            n = len(self.site_names)
+            raise ProtocolError(f"policy {version} is for {policy.n_sites} sites, job {self.job} has {n}")
         if version > self._newest or version in self._overtaken:
             self._policies[version] = policy
             self._overtaken.update(range(self._newest + 1, version))

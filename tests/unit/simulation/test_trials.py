@@ -44,6 +44,14 @@ def test_the_invariant_holds_under_every_seed(batch: int, mode: str) -> None:
         assert sum(r.policies for r in reports if r.planner == planner) > 20
 
 
+# A switch inside a collective, and a question about it or a release that comes again: hung, or took it for a fault.
+@pytest.mark.parametrize("seed", [3107, 5745, 6537, 7041, 7235, 8361, 9561])
+def test_seeds_that_once_failed(seed: int) -> None:
+    report = run_trial(seed)
+    assert report.violation is None
+    assert (report.planner, report.fault in ("duplicates", "lossy")) == ("within", True)
+
+
 def test_a_trial_is_a_function_of_its_seed() -> None:
     for seed in (*range(3, 8), 11, 18):
         events: list[list[str]] = [[], []]

@@ -115,6 +115,22 @@ def test_no_switch_lets_go_of_what_was_held_back() -> None:
     assert sent(site.switch(10, None)) == [(2, 1)]
 
 
+def test_what_comes_again_after_a_switch_changes_nothing() -> None:
+    """A question that is repeated late would hold back the rest for good; a release names the first policy."""
+    site = Site(plan())
+    site.ask()
+    site.switch(4, Policy(2, 1, plan(), 10))
+    before = site.machine.duplicates
+    assert site.machine.on_message(SwitchMessage("job", site.machine.site, 0, "ask", 1)) == []
+    assert site.machine.on_message(SwitchMessage("job", site.machine.site, 0, "switch", 1, 10, 10)) == []
+    assert site.machine.on_message(Release("job", 0, 1, Policy(1, 0, plan(), 10))) == []
+    assert site.machine.duplicates == before + 3
+    assert sent(site.chunk(0, "down", 1)) == [(2, 1)]
+    assert sent(site.chunk(1, "down", 1)) == [(3, 1)]
+    with pytest.raises(ProtocolError, match="two releases of collective 0, under policy 1 and under policy 2"):
+        site.machine.on_message(Release("job", 0, 2, None))
+
+
 def test_without_a_window_everything_has_been_begun() -> None:
     site = Site(plan(run_ahead=None))
     assert len(sent(site.released)) == 10

@@ -230,13 +230,18 @@ def wait_for_processes(supervisor: Supervisor, step: Callable[[str], None]) -> N
     waited = [(spec, answers) for spec, answers in started if answers is not None]
     seconds = PROCESS_WAIT_S + PROCESS_WAIT_PER_SITE_S * len(supervisor.topology.sites)
     deadline = time.monotonic() + seconds
-    for number, (spec, answers) in enumerate(waited):
+
+    def ready(number: int, spec: ProcessSpec, answers: Callable[[], bool]) -> bool:
+        nonlocal told
         if time.monotonic() - told > SIGN_OF_LIFE_S:
             told = time.monotonic()
             step(f"processes of the sites: {number} of {len(waited)} answer")
+        return _ready(supervisor, spec, answers)
+
+    for number, (spec, answers) in enumerate(waited):
         where = f" of site {spec.site}" if spec.site else ""
         wait_for(
-            partial(_ready, supervisor, spec, answers),
+            partial(ready, number, spec, answers),
             f"the {spec.name}{where} to answer",
             max(0.0, deadline - time.monotonic()),
         )

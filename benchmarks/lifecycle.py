@@ -38,6 +38,7 @@ def times(sizes: list[int]) -> str:
     for size in sizes:
         topology = load_topology("netstorm-9" if size == 9 else f"waxman-{size}-1")
         marks: list[tuple[float, str]] = []
+        load = os.getloadavg()[0]
         started = time.monotonic()
         with standing(topology, marks, started) as info:
             up_s = time.monotonic() - started
@@ -47,9 +48,10 @@ def times(sizes: list[int]) -> str:
             began = time.monotonic()
         down_s = time.monotonic() - began
         stages = stages_of(marks, up_s)
-        row = [str(size), str(len(topology.links)), f"{up_s:.1f}", *(f"{stages[name]:.1f}" for name in stages)]
-        rows.append([*row, f"{down_s:.1f}", str(len(pids)), f"{memory / 2**20 / size:.0f}"])
-        sys.stderr.write(f"{' '.join(rows[-1])}, load {os.getloadavg()[0]:.1f}\n")
+        seconds = [load, up_s, *stages.values(), down_s]
+        rows.append([str(size), str(len(topology.links)), *(f"{value:.1f}" for value in seconds)])
+        rows[-1] += [str(len(pids)), f"{memory / 2**20 / size:.0f}"]
+        sys.stderr.write(f"| {' | '.join(rows[-1])} |\n")
     began = time.monotonic()
     refused = refusal()
     words = (
@@ -57,7 +59,7 @@ def times(sizes: list[int]) -> str:
         f"parts that it spends its time in. `up` of {TOO_MANY:,} sites is refused after "
         f"{time.monotonic() - began:.1f} s: {refused}.\n\n"
     )
-    columns = ("sites", "links", "up s", "network s", *(f"{name} s" for name in STAGES.values()))
+    columns = ("sites", "links", "load before", "up s", "network s", *(f"{name} s" for name in STAGES.values()))
     return words + table((*columns, "down s", "processes", "memory MiB per site"), rows)
 
 

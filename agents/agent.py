@@ -272,11 +272,11 @@ class Agent:
         owner: str,
         sent: Callable[[], None] | None,
         stamp: bool = False,
+        cls: int = 0,
     ) -> None:
         placed = self.coflows.placement(owner) if header.get("kind") == CHUNK else None
-        self.transport.send(
-            peer, path, header, payload, order=order, owner=owner, sent=sent, stamp=stamp, placed=placed
-        )
+        own: dict[str, Any] = {"order": order, "owner": owner, "sent": sent, "stamp": stamp}
+        self.transport.send(peer, path, header, payload, cls=cls, placed=placed, **own)
 
     def collective_ready(self, job: JobDescription, seq: int) -> None:
         self.coflows.ready(job, seq)

@@ -60,6 +60,7 @@ class Call:
     kind, op, dtype   as in `CollectiveSpec`; op is None where nothing is combined
     elements          of the array, or of one rank's part of an allgather, gather or scatter
     peer              the source or destination rank, if the kind has one
+    cls               as in `CollectiveSpec`; all-reduces only
     """
 
     kind: str
@@ -67,6 +68,7 @@ class Call:
     dtype: str
     elements: int
     peer: int | None
+    cls: int = 0
 
     def __str__(self) -> str:
         words = [self.kind, self.op, f"{self.dtype} [{self.elements}]"]
@@ -81,7 +83,7 @@ class Call:
         if self.kind == "barrier":
             return specs.barrier()
         if self.kind == "allreduce":
-            return specs.allreduce(self.elements, self.dtype, str(self.op))
+            return specs.allreduce(self.elements, self.dtype, str(self.op), self.cls)
         if self.kind == "allgather":
             return specs.allgather(self.elements, ranks.site, n_sites, self.dtype)
         if self.peer is None or not 0 <= self.peer < ranks.world:
@@ -243,10 +245,12 @@ def _slices(values: Array) -> Iterator[slice]:
 def call_from_header(header: Mapping[str, Any]) -> Call:
     """The call that a frame describes. StormbedError when it makes no sense."""
     kind, op, dtype = header.get("call"), header.get("op"), header.get("dtype")
-    elements, peer = header.get("elements"), header.get("peer")
+    elements, peer, cls = header.get("elements"), header.get("peer"), header.get("class", 0)
     if not isinstance(kind, str) or not (op is None or isinstance(op, str)) or not isinstance(dtype, str):
         raise StormbedError(f"not a call: {dict(header)}")
     if not isinstance(elements, int) or elements < 0 or not (peer is None or isinstance(peer, int)):
         raise StormbedError(f"not a call: {dict(header)}")
+    if not isinstance(cls, int):
+        raise StormbedError(f"not a class: {cls!r}")
     specs.item_size(dtype)
-    return Call(kind, op, dtype, elements, peer)
+    return Call(kind, op, dtype, elements, peer, cls)

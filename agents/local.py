@@ -137,9 +137,13 @@ class LocalClient:
 
     # ---- collectives
 
-    def allreduce(self, array: Array, op: str = "sum") -> Handle:
-        """Combine all ranks' arrays; the result lands in each rank's array."""
-        return self._collective(Call("allreduce", op, array.dtype.name, array.size, None), array, result=True)
+    def allreduce(self, array: Array, op: str = "sum", cls: int = 0) -> Handle:
+        """Combine all ranks' arrays; the result lands in each rank's array.
+
+        `cls` is its class on the network, the same at every rank: 7 before all others, 0 last.
+        """
+        call = Call("allreduce", op, array.dtype.name, array.size, None, cls)
+        return self._collective(call, array, result=True)
 
     def reduce(self, array: Array, dst: int, op: str = "sum") -> Handle:
         """Combine all ranks' arrays; the result lands in that of rank `dst`."""
@@ -263,6 +267,7 @@ class LocalClient:
                 "dtype": call.dtype,
                 "elements": call.elements,
                 "peer": call.peer,
+                "class": call.cls,
             }
             regions: list[Region] = []
             fetch: list[tuple[Array, Array]] = []

@@ -41,6 +41,7 @@ class FrameSender(Protocol):
         owner: str,
         sent: Callable[[], None] | None,
         stamp: bool = False,
+        cls: int = 0,
     ) -> None: ...
 
 
@@ -252,6 +253,7 @@ class SiteCollectives:
             owner=self._job.wire,
             sent=sent,
             stamp=self._network.stamping,
+            cls=send.cls,
         )
 
     # ---- endings

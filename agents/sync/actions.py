@@ -15,12 +15,14 @@ class Send:
 
     priority  of the messages waiting for the same peer the smallest goes first; equal ones in the order given
               here
+    cls       the class by which it goes over the network
     """
 
     dst: int
     message: ChunkMessage
     path: int
     priority: tuple[float, int]
+    cls: int = 0
 
 
 @dataclass(frozen=True, slots=True)

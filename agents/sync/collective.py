@@ -341,6 +341,7 @@ class CollectiveAtSite:
             ),
             policy.path(self.site, dst),
             state.stage.key(chunk, direction, self.site, dst),
+            self.spec.cls,
         )
 
     # ---- helpers

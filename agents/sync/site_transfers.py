@@ -167,7 +167,8 @@ class TransfersAtSite:
             payload=payload,
         )
         path = self.policy.path(self.site, order.peer)
-        return Send(order.peer, message, path, self._key(chunk, direction, self.site, order.peer))
+        key = self._key(chunk, direction, self.site, order.peer)
+        return Send(order.peer, message, path, key, self.spec.cls)
 
     def _tell(
         self,

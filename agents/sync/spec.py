@@ -19,6 +19,7 @@ from topologies.errors import StormbedError
 
 KINDS = ("allreduce", "reduce", "broadcast", "gather", "scatter", "allgather", "barrier")
 OPS = ("sum", "prod", "min", "max", "band", "bor", "bxor")
+MOST_CLASS = 7
 BITWISE_OPS = frozenset({"band", "bor", "bxor"})
 
 
@@ -73,6 +74,8 @@ class Part:
 class CollectiveSpec:
     """One collective. `op` is None where nothing is combined (broadcast, gather, scatter, allgather).
 
+    `cls` is the class by which its chunks go over the network: 7 before all others, 0 last (`topologies.dscp`).
+
     Raises StormbedError when the kind, operator and element type do not fit together.
     """
 
@@ -80,6 +83,7 @@ class CollectiveSpec:
     op: str | None
     dtype: str
     parts: tuple[Part, ...]
+    cls: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -87,6 +91,8 @@ class CollectiveSpec:
         if self.op is not None and self.op not in OPS:
             raise StormbedError(f"unknown operator {self.op!r}", hint=f"one of {', '.join(OPS)}")
         item_size(self.dtype)
+        if not 0 <= self.cls <= MOST_CLASS:
+            raise StormbedError(f"the {self.kind} has class {self.cls}", hint=f"0 to {MOST_CLASS}")
         if self.op in BITWISE_OPS and is_floating(self.dtype):
             raise StormbedError(
                 f"operator {self.op} is not defined on {self.dtype}",
@@ -105,7 +111,8 @@ class CollectiveSpec:
     @cached_property
     def digest(self) -> str:
         """A short fingerprint: two sites agree on a collective if and only if their digests are equal."""
-        canonical = repr((self.kind, self.op, self.dtype, [sorted(p.to_dict().items()) for p in self.parts]))
+        parts = [sorted(p.to_dict().items()) for p in self.parts]
+        canonical = repr((self.kind, self.op, self.dtype, parts, self.cls))
         return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
 
     @cached_property
@@ -120,9 +127,9 @@ class CollectiveSpec:
         return item_size(self.dtype) * sum(part.elements for part in self.parts)
 
 
-def allreduce(elements: int, dtype: str = "float32", op: str = "sum") -> CollectiveSpec:
+def allreduce(elements: int, dtype: str = "float32", op: str = "sum", cls: int = 0) -> CollectiveSpec:
     """Every site contributes, every site receives the combination."""
-    return CollectiveSpec("allreduce", op, dtype, (Part(elements),))
+    return CollectiveSpec("allreduce", op, dtype, (Part(elements),), cls)
 
 
 def reduce(elements: int, dst: int, dtype: str = "float32", op: str = "sum") -> CollectiveSpec:

@@ -46,8 +46,12 @@ class StormbedProcessGroup(Group):
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> CollectiveWork:
         return self._reduce_all("allreduce", listed(tensors), reduce_op(opts), timeout_seconds(opts))
 
+    def allreduce_in_class(self, tensor: torch.Tensor, cls: int) -> CollectiveWork:
+        """The sum over all ranks, whose chunks go over the network in a class: 7 before all others, 0 last."""
+        return self._reduce_all("allreduce", [tensor], "sum", None, cls)
+
     def _reduce_all(
-        self, kind: str, tensors: list[torch.Tensor], op: str, timeout_s: float | None
+        self, kind: str, tensors: list[torch.Tensor], op: str, timeout_s: float | None, cls: int = 0
     ) -> CollectiveWork:
         record = self._begin(kind, tensors)
         batch = Batch()
@@ -55,7 +59,7 @@ class StormbedProcessGroup(Group):
             # Several tensors travel as one: a wide-area network charges by the round trip.
             whole = tensors[0] if len(tensors) == 1 else concatenated(tensors)
             buffer = for_reduction(whole, op, self._world)
-            batch.add(partial(self.client.allreduce, buffer.array, buffer.op), buffer)
+            batch.add(partial(self.client.allreduce, buffer.array, buffer.op, cls), buffer)
             if len(tensors) > 1:
                 batch.finishers.append(lambda: split_into(whole, tensors))
         return self._launch(record, batch, tensors, timeout_s)

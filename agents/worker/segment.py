@@ -31,6 +31,7 @@ class Segment(BaseModel):
         fresh: start from the first weights; False goes on from where the segment before ended.
         bucket_cap_mb: DDP's bucket size in MiB; None puts all gradients into one bucket, so that an iteration
             is one collective.
+        overlap: hand each bucket over as soon as its gradients are there, those of earlier layers in a higher class.
         save_parameters: rank 0 writes its parameters at the end, for `agents.worker.reference`.
         timeout_s: the longest that one collective may take.
     """
@@ -52,6 +53,7 @@ class Segment(BaseModel):
     eval_every: Annotated[int, Field(ge=0)] = 0
     fresh: bool = True
     bucket_cap_mb: Positive | None = None
+    overlap: bool = False
     save_parameters: bool = False
     timeout_s: Positive = 1800.0
 

@@ -3,7 +3,6 @@
 # No `from __future__ import annotations` here: DDP looks at the annotations of a communication hook, and
 # refuses strings.
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from agents.compute import ComputeTime
 from agents.data import Batches, Dataset, load_dataset
 from agents.planning.registry import library_of
 from agents.worker.gloo import Gloo
-from agents.worker.models import build_model, reads
+from agents.worker.models import build_model, parameter_count, reads
+from agents.worker.overlap import in_classes, share_of_time
 from agents.worker.parameters import Arrays, parameters_of
 from agents.worker.process_group import StormbedProcessGroup
 from agents.worker.segment import Segment
@@ -66,9 +66,15 @@ def make_optimizer(model: nn.Module, segment: Segment) -> torch.optim.Optimizer:
 
 
 class Pace:
-    """Holds back the last gradients of an iteration until its declared compute time is over."""
+    """Holds back the last gradients of an iteration until its declared compute time is over.
 
-    def __init__(self, rank: int, compute: ComputeTime, seed: int, send: Hook) -> None:
+    With `parameters`, all of the model's, each bucket is held back for its share of that time.
+    """
+
+    def __init__(self, rank: int, compute: ComputeTime, seed: int, send: Hook, parameters: int = 0) -> None:
+        self._parameters = parameters
+        self._done = 0
+        self._start_ns = 0
         self._rank = rank
         self._compute = compute
         self._seed = seed
@@ -80,15 +86,24 @@ class Pace:
         """An iteration begins; `share` of the declared batch is computed, in as much of the declared time."""
         seconds = self._compute.draw(self._seed, self._rank, iteration) * share
         self._until_ns = start_ns + round(seconds * 1e9)
+        self._start_ns, self._done = start_ns, 0
 
     def hook(self, _state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DDP's communication hook: `send`, later."""
+        self._done += bucket.buffer().numel()
         if bucket.is_last():
-            now = time.monotonic_ns()
-            self.computed_ns = now
-            if now < self._until_ns:
-                time.sleep((self._until_ns - now) / 1e9)
+            self.computed_ns = time.monotonic_ns()
+            _sleep_until(self._until_ns)
+        elif self._parameters:
+            share = share_of_time(self._done, self._parameters)
+            _sleep_until(self._start_ns + round((self._until_ns - self._start_ns) * share))
         return self._send(bucket)
+
+
+def _sleep_until(moment_ns: int) -> None:
+    left = moment_ns - time.monotonic_ns()
+    if left > 0:
+        time.sleep(left / 1e9)
 
 
 class Training:
@@ -144,7 +159,8 @@ class Training:
         pace = None
         if segment.compute != "real":
             send = hook or partial(default_hooks.allreduce_hook, group)
-            pace = Pace(self._group.rank(), segment.compute.at(self._site), segment.seed, send)
+            parameters = parameter_count(self.model) if segment.overlap else 0
+            pace = Pace(self._group.rank(), segment.compute.at(self._site), segment.seed, send, parameters)
         replica = self._replica(segment, group, pace.hook if pace is not None else _as_ddp_has_it(hook))
         for number in range(segment.iterations):
             yield self._step(replica, segment, number, pace, take)
@@ -154,7 +170,7 @@ class Training:
     ) -> tuple[dist.ProcessGroup, Hook | None, Callable[[], Sequence[Record]]]:
         """What exchanges the gradients: its group, a hook where DDP alone would leave no record, the records."""
         if not segment.scheduler or not (library := library_of(segment.scheduler)):
-            return self._group, None, self._group.take_records
+            return self._group, in_classes(self._group) if segment.overlap else None, self._group.take_records
         if self._gloo is None:
             raise UsageError(f"segment {segment.label!r}: these workers have no {library}")
         group = self._gloo.group(segment.timeout_s)
@@ -179,7 +195,7 @@ class Training:
         # Every worker draws the same first weights from the seed, so they are not sent through the network:
         # that would be a broadcast of the whole model in front of every segment.
         replica = DistributedDataParallel(
-            self.model, process_group=group, bucket_cap_mb=math.ceil(cap), init_sync=False
+            self.model, process_group=group, bucket_cap_mb=cap, init_sync=False
         )
         if hook is not None:
             replica.register_comm_hook(None, hook)

@@ -39,6 +39,7 @@ JOIN_DEADLINE_S = 180.0
 END_GRACE_S = 20.0
 CAUSE_GRACE_S = 2.0
 ABORT_GRACE_S = 5.0
+MIB = 1024 * 1024
 LOG_BYTES = 1_000_000
 
 Say = Callable[[str], None]
@@ -245,6 +246,8 @@ class EmulatedRun:
             "eval_every": training.eval_every,
             "save_parameters": training.save_parameters,
             "timeout_s": training.deadline_s,
+            "overlap": training.overlap,
+            "bucket_cap_mb": training.bucket_bytes / MIB if training.overlap else None,
             "awareness": segment.awareness.model_dump(),
             "auxiliary": segment.auxiliary.model_dump(),
             "policy": segment.policy.model_dump(),

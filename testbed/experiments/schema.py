@@ -84,8 +84,10 @@ class Training(_Strict):
 
     `batch` is per worker; with `batches: split` the joint batch is divided anew after each iteration, so that all
     workers compute for about as long, and a declared compute time is that of `batch` samples;
-    `chunk_elements` is how finely gradients are cut for the network; `deadline_s` is
-    how long one collective may take before the run fails. Rank 0 measures the accuracy on the test data after
+    with `overlap` gradients travel in buckets of about `bucket_bytes` while the backward pass still runs, those of
+    earlier layers in a higher class; `chunk_elements` is how finely gradients are cut for the network;
+    `deadline_s` is how long one collective may take before the run fails.
+    Rank 0 measures the accuracy on the test data after
     every `eval_every` iterations (0: never) and keeps its last parameters with `save_parameters`. Reports say how
     long each scheduler took to `target_accuracy`; without it, to the highest accuracy that all of them reached.
     """
@@ -96,6 +98,8 @@ class Training(_Strict):
     batches: Literal["equal", "split"] = "equal"
     lr: float = Field(default=0.05, gt=0)
     iterations: int = Field(default=10, ge=1, le=1_000_000)
+    overlap: bool = False
+    bucket_bytes: int = Field(default=1_048_576, ge=1024, le=2**30)
     chunk_elements: int = Field(default=100_000, ge=1, le=100_000_000)
     compute: Compute = Compute()
     optimizer: Literal["sgd", "adam"] = "sgd"

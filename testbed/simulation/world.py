@@ -312,7 +312,8 @@ class World:
         if self.options.relay == "queue":
             self._relay(site, action, arrived)
         elif self.measuring is None:
-            self.lanes.send(self.lanes.lane(site, dst, action.path), nbytes, arrived, action.priority)
+            lane = self.lanes.lane(site, dst, action.path, action.cls)
+            self.lanes.send(lane, nbytes, arrived, action.priority)
         else:
             self._send_measured(self.measuring, site, action, arrived)
 
@@ -326,7 +327,7 @@ class World:
             measuring.arrived(dst, site, path, sent, nbytes)
             arrived()
 
-        sent = self.lanes.send(self.lanes.lane(site, dst, path), nbytes, timed, action.priority)
+        sent = self.lanes.send(self.lanes.lane(site, dst, path, action.cls), nbytes, timed, action.priority)
 
     def _relay(self, site: int, action: Send, arrived: Callable[[], None]) -> None:
         """Whole chunks from link to link."""

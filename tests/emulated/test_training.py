@@ -141,3 +141,49 @@ def test_a_batch_split_by_speed_ends_the_wait_for_a_slow_site(tmp_path: Path, na
     # Equal, the first two wait 0.45 s in each iteration of 0.6 s; split, all take about 0.27 s.
     assert split.idle.mean < 0.6 * equal.idle.mean
     assert split.iteration.mean < 0.85 * equal.iteration.mean
+
+
+OVERLAP = """
+name: overlap
+topology: {topology}
+training:
+  model: mlp-500k
+  batch: 16
+  lr: 0.1
+  momentum: 0.9
+  iterations: 5
+  chunk_elements: 20000
+  compute: {{mean: 1s}}
+  overlap: {overlap}
+  bucket_bytes: 500000
+  save_parameters: true
+schedulers:
+  - {{name: netstorm, warmup: 2}}
+  - {{name: tsengine, warmup: 2}}
+  - {{name: packing, warmup: 2}}
+"""
+
+
+def test_gradients_overlap_with_the_backward_pass(bring: Bring, tmp_path: Path) -> None:
+    """Shorter iterations than without, and the same parameters as a single process, whatever the scheduler."""
+    reference = pytest.importorskip("agents.worker.reference", reason="torch is not installed: unverified")
+    parameters = pytest.importorskip("agents.worker.parameters", reason="torch is not installed: unverified")
+    slow = tmp_path / "slow.yaml"
+    slow.write_text("name: slow\nsites: {a: {}, b: {}}\nlinks: [{endpoints: [a, b], rate: 20mbit}]\n")
+    means: dict[str, list[float]] = {}
+    testbed = None
+    for overlap in ("false", "true"):
+        experiment = experiment_from_text(OVERLAP.format(topology=slow, overlap=overlap))
+        testbed = testbed or bring(experiment.topology).name
+        path = run_experiment(experiment, out=tmp_path / overlap, testbed=testbed)
+        run = read_run(path)
+        for scheduler in summarise_run(run).schedulers:
+            assert scheduler.parameters_agree is True, scheduler.disagreeing
+            file = path / run.manifest.workers[0].directory / f"parameters-{scheduler.scheduler}.npz"
+            found = reference.compare(*parameters.load(file))
+            assert (found.iterations, found.within_tolerance) == (5, True), (scheduler.scheduler, found)
+            assert scheduler.iteration is not None
+            means.setdefault(scheduler.scheduler, []).append(scheduler.iteration.mean)
+    # A third of the 0.8 s that the gradients take on the link is under way before the backward pass has ended.
+    for name, (without, with_overlap) in means.items():
+        assert with_overlap < 0.95 * without, (name, means)

@@ -353,3 +353,17 @@ def test_older_routes_slow_those_that_relay_and_leave_neighbours_alone() -> None
     assert seconds("star-first", now) == pytest.approx(3.2, rel=0.15)
     assert seconds("star-first", before) == pytest.approx(6.4, rel=0.15)
     assert seconds("netstorm", before) == seconds("netstorm", now)
+
+
+def test_a_collective_of_a_higher_class_overtakes() -> None:
+    """Begun second, complete first: what carries an earlier layer does not wait behind a later one."""
+    for cls, overtakes in ((7, True), (0, False)):
+        world = World(load_topology("pair"))
+        world.use("netstorm", 10_000)
+        for spec in (allreduce(1_000_000), allreduce(200_000, cls=cls)):
+            for site in range(world.n):
+                world.begin(site, spec)
+        world.run_until_complete(1)
+        first, second = world.records[:2]
+        world.run_until_complete(0)
+        assert (max(second.done_ns) < 0.5 * max(first.done_ns)) is overtakes

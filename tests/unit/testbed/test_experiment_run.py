@@ -182,3 +182,13 @@ def test_a_model_without_batches_has_none_to_split() -> None:
     text = "name: x\ntopology: pair\ntraining: {model: tensor-1m, batches: split}\nschedulers: [greedw]\n"
     with pytest.raises(InvalidFileError, match="model tensor-1m has no batches to split"):
         experiment_from_text(text)
+
+
+@pytest.mark.parametrize(
+    ("model", "world", "what"),
+    [("mlp-1000", "simulated", "the simulated world"), ("tensor-1k", "emulated", "model tensor-1k")],
+)
+def test_overlap_needs_a_backward_pass(model: str, world: str, what: str) -> None:
+    text = f"name: x\ntopology: pair\nworld: {world}\ntraining: {{model: {model}, overlap: true}}\n"
+    with pytest.raises(InvalidFileError, match=f"training.overlap: {what} has no backward pass"):
+        experiment_from_text(text + "schedulers: [netstorm]\n")

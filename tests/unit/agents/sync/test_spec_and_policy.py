@@ -251,3 +251,9 @@ def test_netstorm_uses_neighbours_only() -> None:
     for tree in NetStorm().plan(VIEW).trees:
         for site, parent in enumerate(tree.parents):
             assert parent is None or parent in TOPOLOGY.neighbours(site)
+
+
+def test_a_class_is_part_of_what_sites_agree_on() -> None:
+    assert collectives.allreduce(5, cls=3).digest != collectives.allreduce(5).digest
+    with pytest.raises(StormbedError, match="class 8"):
+        collectives.allreduce(5, cls=8)

@@ -81,6 +81,7 @@ class HubClient:
         self._receives: dict[tuple[int, int], list[HubHandle]] = defaultdict(list)
         self._arrived: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
         self.closed = False
+        self.classes: list[int] = []  # of the all-reduces, in the order of calls
         threading.Thread(target=self._read, daemon=True).start()
 
     def _collective(
@@ -94,7 +95,8 @@ class HubClient:
             self._pipe.send(("collective", self._seq, kind, [a.copy() for a in given], fields))
         return handle
 
-    def allreduce(self, array: np.ndarray, op: str = "sum") -> HubHandle:
+    def allreduce(self, array: np.ndarray, op: str = "sum", cls: int = 0) -> HubHandle:
+        self.classes.append(cls)
         return self._collective("allreduce", [array], [array], op=op)
 
     def reduce(self, array: np.ndarray, dst: int, op: str = "sum") -> HubHandle:

@@ -211,3 +211,37 @@ def test_a_split_batch_trains_as_a_single_process_does_on_the_joint_one(tmp_path
     # On an idle machine 16, 12, 9, 7, then about 32/5; a busy one takes longer to see who is slow.
     assert two[3:] == sorted(two[3:], reverse=True) or min(two) <= 9
     assert two[-1] <= 12
+
+
+def test_buckets_under_way_during_the_backward_pass(tmp_path):
+    """The same parameters as a single process; earlier layers in a higher class, each at its share of the time."""
+    compute = {"mean_s": 0.3}
+    given = segment(
+        iterations=5, lr=0.1, momentum=0.9, overlap=True, bucket_cap_mb=0.0005, compute=compute, save_parameters=True
+    )
+
+    def body(rank, world):
+        group = dist.group.WORLD
+        client, records = group.client, []
+        client.site, client.report = f"dc{rank + 1}", records.append
+        program = Program(client, group, tmp_path)
+        training = program._training_for(parse_segment(given))
+        taken, take = [], group.take_records
+        group.take_records = lambda: taken.append(take()) or taken[-1]
+        program._training_for = lambda given: training
+        program.run_segment(parse_segment(given))
+        return client.classes, [[r.submitted_ns for r in t if r.dtype == "float32"] for t in taken[1:]], records
+
+    for classes, submitted, records in run_ranks(2, body):
+        last = len(submitted[-1])
+        assert last > 1, "several buckets"
+        # Full first is the end of the model, in class 0.
+        assert classes[-last:] == list(range(last))
+        for times, record in zip(submitted[1:], records[1:], strict=True):
+            assert times == sorted(times)
+            # The forward pass takes a third of the time; the first bucket is ready soon after, the last one last.
+            assert times[0] - record["start_ns"] > 0.1e9
+            assert times[-1] - record["start_ns"] > 0.3e9
+            assert record["ready_ns"] == times[-1]
+    result = reference.compare(*load(tmp_path / "parameters-a.npz"))
+    assert result.within_tolerance and result.max_abs_difference < 1e-5 < result.moved, result

@@ -68,21 +68,23 @@ def test_training_over_agents_equals_a_single_process(tmp_path):
         }  # fmt: skip
         with pytest.raises(UsageError, match="no job other"):
             coordinator.plan("other")
+        several = {"overlap": True, "bucket_cap_mb": 0.1}  # MiB: about a bucket a layer, each in a class of its own
+        coordinator.run_segment("train", {"label": "buckets", "scheduler": "netstorm", **common, **several})
         coordinator.close_job("train")
         assert [worker.wait(20) for worker in workers] == [0, 0, 0]
     traces = [trace(tmp_path / "out" / f"{site}-0") for site in sites]
     for records in traces:
         assert [(r["segment"], r["iteration"]) for r in records] == [
-            (s, i) for s in ("star", "trees") for i in range(20)
+            (s, i) for s in ("star", "trees", "buckets") for i in range(20)
         ]
         assert all(r["start_ns"] < r["ready_ns"] < r["done_ns"] <= r["end_ns"] for r in records)
         # The last digest of each scheduler is that of the first worker.
-        for last in (19, 39):
+        for last in (19, 39, 59):
             assert records[last]["parameters_sha256"] == traces[0][last]["parameters_sha256"]
     # No result before every gradient is ready: one clock for all processes.
     for same in zip(*traces, strict=True):
         assert max(r["ready_ns"] for r in same) < min(r["done_ns"] for r in same)
-    for label in ("star", "trees"):
+    for label in ("star", "trees", "buckets"):
         parameters, history, size = load(tmp_path / "out" / "dc1-0" / f"parameters-{label}.npz")
         result = reference.compare(parameters, history, size)
         assert size == 3 and result.parameters == 199_210 and result.iterations == 20

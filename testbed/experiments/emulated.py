@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from testbed.experiments.workers import Workers, describe_end
 from testbed.meeting import choose_port, meeting
 from testbed.report.measurements import read_run
 from testbed.runner import run as run_command
-from testbed.telemetry.export import export_window
+from testbed.telemetry.export import DEFAULT_SELECTORS, export_window
 from testbed.telemetry.query import PrometheusClient
 from topologies.errors import DeadlineError, RunFailedError, StormbedError
 
@@ -54,6 +54,8 @@ class EmulatedRun:
         run: where everything is written.
         say: told what is being done.
     """
+
+    _metric_selectors: Sequence[str] = DEFAULT_SELECTORS
 
     def __init__(
         self, experiment: LoadedExperiment, testbed: TestbedInfo, run: RunDirectory, say: Say
@@ -372,7 +374,9 @@ class EmulatedRun:
         """Write what Prometheus has seen of this run into its directory."""
         try:
             with PrometheusClient(self._testbed.prometheus_url) as client:
-                export_window(client, self._run.manifest.started_s, time.time(), self._run.path)
+                export_window(
+                    client, self._run.manifest.started_s, time.time(), self._run.path, self._metric_selectors
+                )
         except (StormbedError, OSError) as error:
             self._run.note(f"the metrics could not be kept: {error}")
 

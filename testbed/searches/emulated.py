@@ -37,7 +37,13 @@ TAIL_BYTES = 16_384
 
 
 class EmulatedSearch(EmulatedRun):
-    """Runs the searches of one experiment; see `EmulatedRun` for the arguments and what is left behind."""
+    """Runs the searches of one experiment; see `EmulatedRun` for the arguments and what is left behind.
+
+    Of what each job shows only its level is kept: histograms of dozens of jobs would be most of the run directory,
+    and `coflows.csv` has every synchronisation.
+    """
+
+    _metric_selectors = ('{__name__=~"stormbed_.+",run=""}', "stormbed_agent_coflow_level", "up")
 
     def _conduct(self, coordinator: CoordinatorClient) -> None:
         self._plan: SearchPlan = plan_searches(self._experiment)

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from testbed.report.searches import read_searches
 from testbed.report.summary import summarise_run
 from tests.emulated.conftest import Bring, Standing
 from topologies.addressing import AGENT_METRICS_PORT
-from topologies.errors import StormbedError
+from topologies.errors import RunFailedError, StormbedError
 from topologies.load import load_topology
 
 pytestmark = pytest.mark.emulated
@@ -181,8 +182,36 @@ def test_the_shipped_searches_run_and_outlive_their_coordinator(standing: Standi
     result = summarise_run(read_run(path))
     assert [row.policy for row in result.policies] == ["fair", "beamer"]
     assert all(row.busiest is not None and row.stage is not None for row in result.policies)
+    kept = path.joinpath("metrics.csv").read_text(encoding="utf-8")
+    assert "stormbed_agent_coflow_level" in kept and "stormbed_agent_gate_wait_seconds_total" in kept
+    assert "stormbed_agent_synchronisation_seconds" not in kept, "histograms of every trial are not"
     simulated = run_experiment(open_experiment("searches", {"world": "simulated"}), out=tmp_path)
     assert _scores(path) == pytest.approx(_scores(simulated), rel=1e-3), "the same training in both worlds"
+
+
+def test_a_killed_worker_ends_the_run_by_its_name_and_nothing_hangs(standing: Standing, tmp_path: Path) -> None:
+    experiment = open_experiment("searches", {"repeats": 50})
+    directories: list[Path] = []
+
+    def kill_a_worker() -> None:
+        wait_for(lambda: _event(directories, "segment-start"), "the first turn", 60)
+        found = standing.client.call("processes", site="dc2")
+        pid = next(p["pid"] for p in found if p["argv"][1:] == ["-u", "-m", "agents.numpy_trainer"])
+        standing.client.call("kill", site="dc2", pid=pid, signal_name="SIGKILL")
+
+    killer = threading.Thread(target=kill_a_worker, daemon=True)
+    killer.start()
+    with pytest.raises(RunFailedError, match="worker dc2-0 was ended by signal 9"):
+        run_experiment(experiment, out=tmp_path, testbed=standing.name, on_directory=directories.append)
+    killer.join(1)
+    assert read_manifest(directories[0]).status == "failed"
+    with CoordinatorClient(*standing.info.coordinator) as coordinator:
+        wait_for(lambda: not coordinator.status()["jobs"], "the trials' jobs to be gone", 10)
+
+
+def _event(directories: list[Path], kind: str) -> dict[str, Any] | None:
+    events = read_events(directories[0] / "events.jsonl") if directories else ()
+    return next((event for event in events if event["kind"] == kind), None)
 
 
 def _scores(path: Path) -> dict[tuple[str, str, int, int], float]:

@@ -34,6 +34,7 @@ Vector = npt.NDArray[np.float32]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 JOBS_VARIABLE: Final = "STORMBED_JOBS"
+DATA_VARIABLE: Final = "STORMBED_DATA"
 JOIN_SECONDS: Final = 180.0
 
 
@@ -211,7 +212,8 @@ class TrialWorker:
 def serve(make_trainer: MakeTrainer, name: str) -> int:
     """Serve every job of the environment, each in a thread, until all are over; the exit status.
 
-    STORMBED_JOBS is a list of [job, worker's index, directory of its trace] in JSON.
+    STORMBED_JOBS is a list of [job, worker's index, directory of its trace] in JSON. The data set that
+    STORMBED_DATA names is loaded before any of them is joined, so that no stage counts that time.
     """
     try:
         run_dir, site = os.environ["STORMBED_RUN_DIR"], os.environ["STORMBED_SITE"]
@@ -221,6 +223,12 @@ def serve(make_trainer: MakeTrainer, name: str) -> int:
         return UsageError.exit_code
     datasets, failures = Datasets(), []
     over = threading.Event()
+    if source := os.environ.get(DATA_VARIABLE):
+        try:
+            datasets.get(source, 0)
+        except StormbedError as error:
+            sys.stderr.write(f"{name}: {error}\n")
+            return error.exit_code
 
     def work(job: str, index: int, out: Path) -> None:
         try:

@@ -88,8 +88,21 @@ class TorchTrainer:
                 self._optimizer.state[self._parameters[int(number)]][name[0]] = torch.from_numpy(np.array(value))
 
 
+def warm_up() -> None:
+    """One step of each optimizer: torch loads parts of itself, Adam's for over a second, when first used."""
+    for optimizer in ("sgd", "adam"):
+        given = {"label": "warm-up", "iterations": 1, "model": "mlp-1k", "optimizer": optimizer}
+        segment = TrialSegment.parse(given)
+        trainer = TorchTrainer(segment)
+        images, labels = np.zeros((1, 1, 28, 28), np.float32), np.zeros(1, np.int64)
+        gradient = np.empty(trainer.size, np.float32)
+        trainer.gradient(images, labels, gradient)
+        trainer.step(gradient, segment)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    warm_up()
     status = serve(TorchTrainer, "torch trainer")
     # Taking torch's libraries apart costs most of a second of a core.
     sys.stdout.flush()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agents.coflow_control import CoflowProcess
 from agents.control import CoordinatorClient
-from agents.trials import JOBS_VARIABLE
+from agents.trials import DATA_VARIABLE, JOBS_VARIABLE
 from testbed.experiments.emulated import JOIN_DEADLINE_S, JOIN_POLL_S, EmulatedRun
 from testbed.experiments.manifest import TRACE, WorkerRow
 from testbed.experiments.spec import Segment
@@ -111,6 +111,7 @@ class EmulatedSearch(EmulatedRun):
             "STORMBED_RUN_DIR": str(self._testbed.run_dir),
             "STORMBED_SITE": row.site,
             JOBS_VARIABLE: json.dumps(jobs),
+            DATA_VARIABLE: self._experiment.data,
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }

@@ -137,6 +137,12 @@ def test_serving_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.delenv(trials.JOBS_VARIABLE, raising=False)
     assert serve(make_trainer, "trainer") == 2
     assert "not started through the testbed" in capsys.readouterr().err
+    for name, value in (("RUN_DIR", "/"), ("SITE", "dc1"), ("JOBS", "[]"), ("DATA", "/no/such.npz")):
+        monkeypatch.setenv(f"STORMBED_{name}", value)
+    assert serve(make_trainer, "trainer") == 2
+    assert "/no/such.npz" in capsys.readouterr().err
+    monkeypatch.setenv("STORMBED_DATA", "digits")
+    assert serve(make_trainer, "trainer") == 0, "nothing to do"
 
 
 def test_a_segment_that_makes_no_sense_is_refused_by_its_field() -> None:

@@ -9,7 +9,7 @@ import torch
 from agents.data import load_dataset
 from agents.numpy_trainer import NumpyTrainer
 from agents.trials import TrialSegment
-from agents.worker.trials import TorchTrainer
+from agents.worker.trials import TorchTrainer, warm_up
 from topologies.errors import UsageError
 
 
@@ -59,3 +59,12 @@ def test_adam_goes_on_from_a_state_as_if_nothing_had_been() -> None:
     steps(half, 3)
     other.load({name: array.copy() for name, array in half.state().items()})
     assert steps(other, 3) == steps(whole, 6)
+
+
+def test_the_warm_up_runs_and_leaves_nothing_behind() -> None:
+    before = torch.get_rng_state()
+    warm_up()
+    given = segment(seed=3)
+    first = TorchTrainer(given)
+    torch.set_rng_state(before)
+    assert all(torch.equal(a, b) for a, b in zip(first._parameters, TorchTrainer(given)._parameters, strict=True))

@@ -182,7 +182,7 @@ def bound(seeds: int, base: SearchSpec) -> dict[str, str]:
             options = {**base.options, "rungs": 1}
             spec = replace(base, pattern=pattern, compute_ratio=ratio, options=options)  # type: ignore[arg-type]
             values = []
-            for seed in range(1, 2 * seeds + 1):
+            for seed in range(1, seeds + 1):
                 found = make_workload(spec, seed)
                 loads: list[dict[int, float]] = []
                 computes = []
@@ -237,7 +237,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--iterations", type=int, default=5, help="of the first rung")
+    parser.add_argument("--iterations", type=int, default=3, help="of the first rung")
     parser.add_argument("--one-model", action="store_true", help="all trials of a tuner train the same model")
     parser.add_argument("--print", action="store_true", help="do not write the tables into docs/coflows.md")
     parser.add_argument("table", nargs="?", choices=("searches", "resumed", "bound", "trace"))

@@ -18,6 +18,7 @@ from agents.coflow.rates import Backlog, greedy, madd, max_min
 from agents.coflow.registry import get_ordering, ordering_names
 from agents.coflow.sincronia import Sincronia, admit
 from agents.coflow.varys import Varys
+from testbed.coflow.bounds import open_shop_optimum
 from testbed.coflow.reference import Arrival, completion_times
 from topologies.errors import UsageError
 from topologies.load import topology_from_dict
@@ -72,16 +73,20 @@ def test_a_wide_coflow_among_narrow_ones() -> None:
     assert times(3, coflows, Sincronia()) == [5, 5, 3, 3]
     done = completion_times(fabric, [Arrival(flows(s)) for s in coflows], Varys(static=True), "greedy")
     assert done == {0: 2, 1: 5, 2: 5, 3: 5}
+    # Not the best: where each coflow has links of its own, the bound is reached.
+    assert open_shop_optimum([fabric.loads(flows(sizes)) for sizes in coflows]) == 14
 
 
 @pytest.mark.parametrize(
-    ("ports", "by_bssi", "by_sebf"), [(2, 48, 47), (3, 58, 66), (4, 68, 85), (5, 78, 104)]
+    ("ports", "by_bssi", "by_sebf", "best"),
+    [(2, 48, 47, 39), (3, 58, 66, 49), (4, 68, 85, 59), (5, 78, 104, 69)],
 )
-def test_wide_and_narrow_at_scale(ports: int, by_bssi: int, by_sebf: int) -> None:
+def test_wide_and_narrow_at_scale(ports: int, by_bssi: int, by_sebf: int, best: int) -> None:
     coflows = [{(k, k): 9 for k in range(1, ports + 1)}, *({(k, k): 10} for k in range(1, ports + 1))]
     assert sum(times(ports, coflows, Sincronia())) == by_bssi
     done = completion_times(switch(ports), [Arrival(flows(s)) for s in coflows], Varys(static=True), "greedy")
     assert sum(done.values()) == by_sebf
+    assert open_shop_optimum([switch(ports).loads(flows(sizes)) for sizes in coflows]) == best
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ class SimulatedRun:
             experiment.topology,
             job=run.manifest.id,
             options=options,
+            coordinator=experiment.spec.coordinator_site,
             whole=_cuts(experiment) or any(_measured(segment) for segment in experiment.segments),
             deadline_s=self._training.deadline_s,
         )

@@ -29,6 +29,7 @@ from testbed.simulation.faults import Faults
 from testbed.simulation.fluid import FluidLink, FluidNetwork
 from testbed.simulation.lanes import Lane, Lanes
 from testbed.simulation.measuring import Measuring
+from testbed.simulation.record import CollectiveRecord
 from testbed.simulation.rerouting import Rerouting
 from testbed.simulation.underlay import Underlay, WholeUnderlay
 from topologies.dynamics import Changes
@@ -63,26 +64,6 @@ IDEAL = WorldOptions()
 REALISTIC = WorldOptions(efficiency=0.94, per_message_bytes=200, control_delay_ns=300_000)
 
 
-@dataclass
-class CollectiveRecord:
-    """One collective at every site: virtual times (-1: not yet), elements delivered, sites left."""
-
-    spec: CollectiveSpec
-    ready_ns: list[int]
-    done_ns: list[int]
-    delivered: list[int]
-    left: int
-
-    @property
-    def synchronisation_s(self) -> float:
-        """Last result at any site minus last contribution ready at any site."""
-        return (max(self.done_ns) - max(self.ready_ns)) / SECOND
-
-    @property
-    def complete(self) -> bool:
-        return self.left == 0
-
-
 class World:
     """One job on one topology.
 
@@ -107,6 +88,7 @@ class World:
         options: WorldOptions = IDEAL,
         routes: Topology | None = None,
         whole: bool = False,
+        coordinator: str | None = None,
         deadline_s: float | None = None,
     ) -> None:
         self.topology = topology
@@ -125,6 +107,7 @@ class World:
         self.coordinator = CoordinatorMachine(job, topology.site_names, clock=lambda: self.clock.now_ns / SECOND)
         self._lease_ns: int | None = None  # when the coordinator is called for the leases of transfers
         self.sites = [SiteMachine(job, k, topology.site_names) for k in range(self.n)]
+        self._control_ns = self._control_delays(coordinator)
         self.records: list[CollectiveRecord] = []
         self.oldest_open = 0
         self.failures: list[tuple[int, int, str]] = []
@@ -165,6 +148,18 @@ class World:
         # Other libraries know no path but the primary.
         self.use_plan(plan, chunk_elements, hop_paths={} if library_of(scheduler) else None)
         return plan
+
+    def _control_delays(self, coordinator: str | None) -> list[int]:
+        """One way between each site and the coordinator, which is out of band or at a site."""
+        own = self.options.control_delay_ns
+        if coordinator is None:
+            return [own] * self.n
+        at = self.topology.index(coordinator)
+        delays = {(link.src, link.dst): link.delay.ns for link in self.topology.directed}
+        return [
+            own + (0 if k == at else sum(delays[hop] for hop in pairwise(self.underlay.path(k, at, 0))))
+            for k in range(self.n)
+        ]
 
     def announce_ahead(self, ahead: int) -> None:
         """How policies come into force from now on, the sites being at rest: 0 is the barrier."""
@@ -355,7 +350,7 @@ class World:
             if self.on_ready is not None and self.coordinator.next_seq > before:
                 self.on_ready()
 
-        self.clock.after(self.options.control_delay_ns, arrive)
+        self.clock.after(self._control_ns[message.site or 0], arrive)
 
     def _coordinate(self, actions: Sequence[CoordinatorAction]) -> None:
         """Do what the coordinator asks for."""
@@ -395,5 +390,5 @@ class World:
 
     def _to_site(self, site: int, message: ToSite) -> None:
         self.clock.after(
-            self.options.control_delay_ns, lambda: self._execute(site, self.sites[site].on_message(message))
+            self._control_ns[site], lambda: self._execute(site, self.sites[site].on_message(message))
         )

@@ -198,6 +198,21 @@ def test_policies_announced_ahead_wait_for_no_coordinator(tmp_path: Path) -> Non
     assert 0.08 < means["barrier"] - means["announced"] < 0.12
 
 
+def test_a_coordinator_at_a_site_is_as_far_as_the_links_delay(tmp_path: Path) -> None:
+    seconds = {}
+    for place in ("management", "{site: dc1}"):
+        for switch in ("barrier", "announced"):
+            text = SMALL.replace("schedulers:", f"policy: {switch}\ncoordinator: {place}\nschedulers:")
+            path = tmp_path / f"{place[:5]}-{switch}"
+            run_experiment(experiment_from_text(text.replace("[star, netstorm]", "[netstorm]")), path)
+            (iterations,) = read_run(path).iterations.values()
+            seconds[place, switch] = iterations[-1].synchronisation_s or 0
+    # The triangle's links have 10 ms: to the coordinator and back. Announced ahead, nobody waits for it.
+    at_a_site = seconds["{site: dc1}", "barrier"] - seconds["management", "barrier"]
+    assert 0.015 < at_a_site < 0.021
+    assert abs(seconds["{site: dc1}", "announced"] - seconds["management", "announced"]) < 0.001
+
+
 def test_a_turn_begins_under_its_own_policy_whatever_was_settled_in_the_one_before(tmp_path: Path) -> None:
     text = SMALL.replace(
         "[star, netstorm]", "[{name: netstorm, policy: {switch: announced, every: 1, ahead: 3}}, star, tsengine]"

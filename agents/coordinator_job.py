@@ -18,15 +18,7 @@ from agents.options import AuxiliaryOptions, AwarenessOptions, Failures, PolicyO
 from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction
 from agents.sync.coordinator_machine import CoordinatorMachine
-from agents.sync.messages import (
-    Announce,
-    Ready,
-    Release,
-    ToCoordinator,
-    ToSite,
-    control_from_dict,
-    control_to_dict,
-)
+from agents.sync.messages import Ready, ToCoordinator, ToSite, control_from_dict, control_to_dict
 from topologies.errors import DeadlineError, RunFailedError, StormbedError, UsageError
 
 MAX_POLICIES: Final = 1000
@@ -134,11 +126,12 @@ class CoordinatedJob:
             self.failures = how.failures
             self._every, self._planned_at = how.every, self.machine.next_seq
             self._within = False  # what the segment begins with is no change
-            self.run(self.machine.settle_anew() + self.machine.announce_ahead(how.announced))
+            self.run(self.machine.settle_anew())
             if self.decisions is not None:
                 self.decisions.begin(str(fields.get("label", "")))
             if plan is not None:
                 self.set_plan(plan)
+            self.run(self.machine.announce_ahead(how.announced))
             self._within = how.switch == "within"
             self.segment = str(fields.get("label", ""))
             self.asking.clear()
@@ -199,7 +192,7 @@ class CoordinatedJob:
         """A frame about this job; `site` is the sender's place in the job."""
         if kind == "machine":
             message = control_from_dict(body["message"])
-            if isinstance(message, Release | Announce):
+            if not isinstance(message, ToCoordinator):
                 raise StormbedError("a site cannot release")
             self._machine_said(message)
         elif kind == "fault":
@@ -313,7 +306,8 @@ class CoordinatedJob:
                 _, seq, chunk = switched
                 self.policies.append(entry | {"from_seq": seq, "from_chunk": chunk, "monotonic_ns": now})
             else:
-                self._announced.append(entry)
+                # What a newer policy replaces before it began never comes into force.
+                self._announced = [e for e in self._announced if e["from_seq"] < issued.from_seq] + [entry]
         while self._announced and self.machine.next_seq > self._announced[0]["from_seq"]:
             self.policies.append({**self._announced.pop(0), "monotonic_ns": now})
 

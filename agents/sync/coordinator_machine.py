@@ -1,9 +1,8 @@
 """The coordinator's side of the protocol, as a pure state machine: the barrier and the issue of policies.
 
 With the barrier: a collective is released when every site is ready for it; releases go out in order of the
-collectives. A new plan takes effect with the next release and not earlier, so no collective ever mixes two
-plans; of several plans that arrive between two releases the last one wins. The release that first uses a
-policy carries it.
+collectives. A new plan takes effect with the next release and not earlier, so no collective mixes two plans;
+of several between two releases the last one wins. The release that first uses a policy carries it.
 
 Without it (`announce_ahead`): the policies of the `ahead` collectives after the last one for which every site
 was ready are settled, and the sites begin these on their own. A new plan is announced at once and holds from
@@ -112,11 +111,12 @@ class CoordinatorMachine:
         return self._announce_pending() + self._release_what_is_ready()
 
     def settle_anew(self) -> list[CoordinatorAction]:
-        """Nothing is settled any more that has not begun. Only to be called while the sites are at rest, and if
-        they hear of it before they begin another collective; nothing happens where they are seen not to be.
-        """
-        current = self._issued.current
-        if self.settled <= self.next_seq or set(self._ready_below) != {self.next_seq} or current is None:
+        """Nothing is settled that has not begun, and the barrier again; only for sites at rest, who hear of it
+        before they begin another collective."""
+        if set(self._ready_below) != {self.next_seq}:
+            return []
+        self._ahead = 0
+        if (current := self._issued.current) is None or self.settled <= self.next_seq:
             return []
         self.settled = self.next_seq
         if current.from_seq > self.next_seq:

@@ -145,8 +145,9 @@ class SimulatedRun:
         world, clock = self.world, self.world.clock
         self._say(f"{segment.label}: {segment.iterations} iterations")
         self._decisions.begin(segment.label)
-        world.announce_ahead(segment.policy.announced)
+        world.settle_anew()
         plan = self._plan(segment)
+        world.announce_ahead(segment.policy.announced)
         self._planned_at, self._draws = world.coordinator.next_seq, 0
         self._run.set_plan(segment.label, plan.to_dict(self._experiment.topology.site_names))
         self._run.begin_segment(segment.label, clock.now_ns)

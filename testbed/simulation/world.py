@@ -161,11 +161,14 @@ class World:
             for k in range(self.n)
         ]
 
-    def announce_ahead(self, ahead: int) -> None:
-        """How policies come into force from now on, the sites being at rest: 0 is the barrier."""
+    def settle_anew(self) -> None:
+        """Nothing is settled that has not begun, the sites being at rest, and the barrier holds again."""
         for action in self.coordinator.settle_anew():
             # Agents hear of it before their workers begin anything else.
             self._execute(action.dst, self.sites[action.dst].on_message(action.message))
+
+    def announce_ahead(self, ahead: int) -> None:
+        """How policies come into force from now on: 0 is the barrier."""
         self._coordinate(self.coordinator.announce_ahead(ahead))
 
     def use_plan(
@@ -364,7 +367,8 @@ class World:
                 _, seq, chunk = switched
                 self.policies.append(entry | {"from_seq": seq, "from_chunk": chunk, "monotonic_ns": now})
             else:
-                self._issued.append(entry)
+                # What a newer policy replaces before it began never comes into force.
+                self._issued = [e for e in self._issued if e["from_seq"] < policy.from_seq] + [entry]
         while self._issued and self.coordinator.next_seq > self._issued[0]["from_seq"]:
             self.policies.append({**self._issued.pop(0), "monotonic_ns": self.clock.now_ns})
         for action in actions:

@@ -224,6 +224,8 @@ def test_a_turn_begins_under_its_own_policy_whatever_was_settled_in_the_one_befo
         ("start", 3),
         ("start", 6),
     ]
+    first = [p["from_seq"] for p in followed[0]["policies"]]
+    assert first == sorted(set(first)), "a policy that was replaced before it began is not among them"
 
 
 def test_decided_transfers_are_logged_and_counted(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
     python benchmarks/lifecycle.py [--only times|cycles] [--sites 9,32,64] [--print]
 
-Needs root. See benchmarks/network.py for how tables are written. What the machine holds before and after is
-the whole machine's, so only a machine that does nothing else tells nothing but what a testbed leaves.
+Needs root. See benchmarks/network.py for how tables are written. What the machine holds before and after leaves
+out what other standing testbeds hold; on a machine that does other work too, it is that work's as well.
 """
 
 from __future__ import annotations
@@ -128,31 +128,35 @@ def cycle(name: str) -> None:
 
 
 def held() -> dict[str, int]:
-    """What exists on this machine, and what this process has."""
+    """What exists on this machine, and what this process has; without what other testbeds that stand have."""
     status = Path("/proc/self/status").read_text()
     memory = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     fields = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
     available = {words[0]: int(words[1]) for words in fields}
+    others = [listed.info for listed in launch.list_testbeds() if listed.alive and listed.info is not None]
+    theirs = {namespace(Path(f"/proc/{info.init_pid}"), "pid") for info in others}
     pids = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    pids = [pid for pid in pids if namespace(pid, "pid") not in theirs]
+    interfaces = {path.name for path in Path("/sys/class/net").iterdir()} - {info.interface for info in others}
     return {
         "processes": len(pids),
-        "network namespaces": len({found for pid in pids if (found := namespace(pid)) is not None}),
-        "interfaces": len(list(Path("/sys/class/net").iterdir())),
+        "network namespaces": len({found for pid in pids if (found := namespace(pid, "net")) is not None}),
+        "interfaces": len(interfaces),
         "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
-        "open files of the machine": int(Path("/proc/sys/fs/file-nr").read_text().split()[0]),
-        "kernel memory (slab) in MiB": available["Slab:"] // 1024,
-        "memory available in MiB": available["MemAvailable:"] // 1024,
-        "run directories": len(list(Path("/run/stormbed").glob("*"))),
+        "open files of the whole machine": int(Path("/proc/sys/fs/file-nr").read_text().split()[0]),
+        "kernel memory (slab) of the whole machine in MiB": available["Slab:"] // 1024,
+        "memory available on the whole machine in MiB": available["MemAvailable:"] // 1024,
+        "run directories": len(list(Path("/run/stormbed").glob("*/"))) - len(others),
         "descriptors of the caller": len(list(Path("/proc/self/fd").iterdir())),
         "memory of the caller in KiB": int(memory.split()[1]),
         "children of the caller": len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
     }
 
 
-def namespace(pid: Path) -> int | None:
-    """The number of a process's network namespace; None for one that has ended, or is the kernel's."""
+def namespace(pid: Path, kind: str) -> int | None:
+    """The number of a process's namespace; None for one that has ended."""
     try:
-        return (pid / "ns" / "net").stat().st_ino
+        return (pid / "ns" / kind).stat().st_ino
     except OSError:
         return None
 

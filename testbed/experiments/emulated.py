@@ -309,10 +309,12 @@ class EmulatedRun:
         # The others end as soon as they hear of it, often before the end of the first one is seen here.
         while not self._workers.all_ended and time.monotonic() < deadline:
             pause.wait(POLL_S)
-        codes = {worker.name: self._workers.exit_code(worker) for worker in self._workers.ended()}
-        killed = [worker for worker in self._workers.ended() if (codes[worker.name] or 0) > 128]
-        named = [worker for worker in self._workers.ended() if worker.name in error.message]
-        culprits = killed or named or self._workers.ended()[:1]
+        # Asked once: others may end while their exit codes are fetched.
+        over = self._workers.ended()
+        codes = {worker.name: self._workers.exit_code(worker) for worker in over}
+        killed = [worker for worker in over if (codes[worker.name] or 0) > 128]
+        named = [worker for worker in over if worker.name in error.message]
+        culprits = killed or named or over[:1]
         words = [describe_end(worker, codes.get(worker.name)) for worker in culprits]
         told = [text for text in words if text not in error.message]
         if not told and isinstance(error, RunFailedError):

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agents.compute import Compute
+from agents.compute import Compute, Pass, cpu_share
 from agents.local import LocalClient
 from agents.planning.registry import library_of
 from topologies.errors import RunFailedError, StormbedError, UsageError
@@ -123,14 +123,14 @@ def run_segment(client: LocalClient, segment: Segment, reduce: Reduce | None = N
     gradients = [client.empty(size, segment.dtype) for size in sizes]
     wanted = [np.empty(size, segment.dtype) for size in sizes] if segment.check else []
     computing = threading.Event()
+    one_pass = Pass(segment.compute, client.site, cpu_share())
     for iteration in range(segment.iterations):
         start_ns = time.monotonic_ns()
+        one_pass.begin(segment.seed, client.rank, iteration)
         for number, gradient in enumerate(gradients):
             contribution(client.rank, iteration, segment.seed + number, gradient)
-        if segment.compute != "real":
-            seconds = segment.compute.at(client.site).draw(segment.seed, client.rank, iteration)
-            # Waits out what is left of the time that a model would compute.
-            computing.wait(max(0.0, seconds - (time.monotonic_ns() - start_ns) / 1e9))
+        # Waits out what is left of the time that a model would compute.
+        computing.wait(one_pass.left_s())
         ready_ns = time.monotonic_ns()
         summed(gradients)
         done_ns = time.monotonic_ns()

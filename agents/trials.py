@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agents.compute import Compute
+from agents.compute import Compute, Pass, cpu_share
 from agents.data import Batches, Dataset, load_dataset
 from agents.local import LocalClient
 from agents.npz import read_arrays
@@ -175,11 +175,11 @@ class TrialWorker:
         self, segment: TrialSegment, trainer: Trainer, batches: Batches, number: int
     ) -> dict[str, Any]:
         client, start_ns = self._client, time.monotonic_ns()
+        one_pass = Pass(segment.compute, client.site, cpu_share())
+        one_pass.begin(segment.seed, client.rank, number)
         loss = trainer.gradient(*batches.of(number, client.rank), self._buffer)
         computed_ns = time.monotonic_ns()
-        if segment.compute != "real":
-            seconds = segment.compute.at(client.site).draw(segment.seed, client.rank, number)
-            self._pause.wait(max(0.0, seconds - (computed_ns - start_ns) / 1e9))
+        self._pause.wait(one_pass.left_s())
         ready_ns = time.monotonic_ns()
         client.allreduce(self._buffer).wait()
         done_ns = time.monotonic_ns()

@@ -63,10 +63,12 @@ class _Model(BaseModel):
 class Site(_Model):
     """A data centre.
 
-    `workers` train there; `lat`/`lon` (degrees) and `region` are for drawings and change no behaviour.
+    `workers` train there. `cpu` is how many cores they may use together, 0.5 for half a one; as many as there
+    are when it is left out. `lat`/`lon` (degrees) and `region` are for drawings and change no behaviour.
     """
 
     workers: int = Field(default=1, ge=1, le=64, strict=True)
+    cpu: float | None = Field(default=None, ge=0.05, le=1024)
     lat: float | None = Field(default=None, ge=-90, le=90)
     lon: float | None = Field(default=None, ge=-180, le=180)
     region: str | None = None

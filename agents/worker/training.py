@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from agents.compute import ComputeTime
+from agents.compute import Pass, cpu_share
 from agents.data import Batches, Dataset, load_dataset
 from agents.planning.registry import library_of
 from agents.worker.gloo import Gloo
@@ -66,44 +66,34 @@ def make_optimizer(model: nn.Module, segment: Segment) -> torch.optim.Optimizer:
 
 
 class Pace:
-    """Holds back the last gradients of an iteration until its declared compute time is over.
+    """Holds back the last gradients of an iteration until its pass may end.
 
     With `parameters`, all of the model's, each bucket is held back for its share of that time.
     """
 
-    def __init__(self, rank: int, compute: ComputeTime, seed: int, send: Hook, parameters: int = 0) -> None:
+    def __init__(self, rank: int, one_pass: Pass, seed: int, send: Hook, parameters: int = 0) -> None:
         self._parameters = parameters
         self._done = 0
-        self._start_ns = 0
         self._rank = rank
-        self._compute = compute
+        self._pass = one_pass
         self._seed = seed
         self._send = send
-        self._until_ns = 0
         self.computed_ns = 0
 
-    def begin(self, iteration: int, start_ns: int, share: float) -> None:
+    def begin(self, iteration: int, share: float) -> None:
         """An iteration begins; `share` of the declared batch is computed, in as much of the declared time."""
-        seconds = self._compute.draw(self._seed, self._rank, iteration) * share
-        self._until_ns = start_ns + round(seconds * 1e9)
-        self._start_ns, self._done = start_ns, 0
+        self._pass.begin(self._seed, self._rank, iteration, share)
+        self._done = 0
 
     def hook(self, _state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DDP's communication hook: `send`, later."""
         self._done += bucket.buffer().numel()
         if bucket.is_last():
             self.computed_ns = time.monotonic_ns()
-            _sleep_until(self._until_ns)
+            time.sleep(self._pass.left_s())
         elif self._parameters:
-            share = share_of_time(self._done, self._parameters)
-            _sleep_until(self._start_ns + round((self._until_ns - self._start_ns) * share))
+            time.sleep(self._pass.left_s(share_of_time(self._done, self._parameters)))
         return self._send(bucket)
-
-
-def _sleep_until(moment_ns: int) -> None:
-    left = moment_ns - time.monotonic_ns()
-    if left > 0:
-        time.sleep(left / 1e9)
 
 
 class Training:
@@ -157,10 +147,11 @@ class Training:
             self._split = self._split or Split(segment.batch, self._group.rank(), self._group.size())
             hook = telling(self._split, group, hook or partial(default_hooks.allreduce_hook, group))
         pace = None
-        if segment.compute != "real":
+        one_pass = Pass(segment.compute, self._site, cpu_share())
+        if one_pass.waits:
             send = hook or partial(default_hooks.allreduce_hook, group)
             parameters = parameter_count(self.model) if segment.overlap else 0
-            pace = Pace(self._group.rank(), segment.compute.at(self._site), segment.seed, send, parameters)
+            pace = Pace(self._group.rank(), one_pass, segment.seed, send, parameters)
         replica = self._replica(segment, group, pace.hook if pace is not None else _as_ddp_has_it(hook))
         for number in range(segment.iterations):
             yield self._step(replica, segment, number, pace, take)
@@ -215,7 +206,7 @@ class Training:
         x, y = torch.from_numpy(images), torch.from_numpy(labels)
         start = time.monotonic_ns()
         if pace is not None:
-            pace.begin(self._iterations, start, len(labels) / segment.batch)
+            pace.begin(self._iterations, len(labels) / segment.batch)
         if split is not None:
             split.begin(start)
         self._optimizer.zero_grad()

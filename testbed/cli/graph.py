@@ -52,10 +52,15 @@ def graph(
     else:
         typer.echo(f"{network.name}: {count(network.sites, 'site')}, {count(network.links, 'link')}\n")
         sites = [
-            (name, site.workers, ", ".join(network.site_names[v] for v in network.neighbours(k)))
+            (
+                name,
+                site.workers,
+                "-" if site.cpu is None else f"{site.cpu:g}",
+                ", ".join(network.site_names[v] for v in network.neighbours(k)),
+            )
             for k, (name, site) in enumerate(network.sites.items())
         ]
-        print_table(("site", "workers", "neighbours"), sites)
+        print_table(("site", "workers", "cpu", "neighbours"), sites)
         typer.echo()
         links = [
             (
@@ -76,7 +81,14 @@ def as_json(network: Topology) -> dict[str, Any]:
     return {
         "name": network.name,
         "sites": [
-            {"name": name, "index": k, "workers": site.workers, "lat": site.lat, "lon": site.lon}
+            {
+                "name": name,
+                "index": k,
+                "workers": site.workers,
+                "cpu": site.cpu,
+                "lat": site.lat,
+                "lon": site.lon,
+            }
             for k, (name, site) in enumerate(network.sites.items())
         ],
         "links": [

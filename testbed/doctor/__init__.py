@@ -12,6 +12,7 @@ from testbed.doctor.kernel import KERNEL_FEATURES, check_kernel, kernel_rows
 from testbed.doctor.machine import (
     check_congestion_control,
     check_cpu,
+    check_cpu_quota,
     check_disk,
     check_leftovers,
     check_memory,
@@ -69,6 +70,7 @@ def examine(*, trial: bool = False) -> tuple[Check, ...]:
         "prometheus": check_prometheus,
         "congestion control": check_congestion_control,
         "cpu": check_cpu,
+        "cpu quota": check_cpu_quota,
         "memory": check_memory,
         "disk": check_disk,
         "ports": check_ports,

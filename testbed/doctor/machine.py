@@ -10,7 +10,7 @@ from pathlib import Path
 from testbed.doctor.rows import Check, degraded, missing, ok
 from testbed.doctor.software import absent_of
 from testbed.emulation.environment import capability_hint, missing_capabilities
-from topologies.errors import StormbedError
+from topologies.errors import CannotHonourError, StormbedError
 
 MIN_MEMORY_BYTES = 3 * 2**30
 MIN_DISK_BYTES = 500 * 2**20
@@ -42,6 +42,19 @@ def check_cpu() -> Check:
     if ratio > MAX_STEAL_RATIO:
         return degraded("cpu", found, "what is left; read every run's fidelity verdict before its numbers")
     return ok("cpu", found)
+
+
+def check_cpu_quota() -> Check:
+    """Whether sites can be held to the `cpu` that a topology gives them."""
+    if os.geteuid() != 0:
+        return degraded("cpu quota", "not tried, because control groups need root", "all cores", "run it with sudo")
+    from testbed.emulation import cgroups
+
+    try:
+        hierarchy = cgroups.find()
+    except CannotHonourError as error:
+        return degraded("cpu quota", error.message, "passes padded to a site's `cpu`, with `--allow-degraded`")
+    return ok("cpu quota", f"cgroup v{hierarchy.version} at {hierarchy.root}")
 
 
 def steal_ratio(stat: str) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed.client import SupervisorClient
-from testbed.emulation import management
+from testbed.emulation import cgroups, management
 from testbed.emulation.listing import list_testbeds, read_info_or_none
 from testbed.emulation.page import end_page
 from testbed.emulation.rundir import RunDir, TestbedInfo
@@ -84,13 +84,14 @@ def undo(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[bytes] | 
 
 
 def remove(run_dir: RunDir, info: TestbedInfo | None) -> None:
-    """End a testbed, if it still runs, and its page; remove its files and its veth."""
+    """End a testbed, if it still runs, and its page; remove its files, its veth and its control groups."""
     end_page(run_dir.path)
     if info is not None and info.init_pid is not None and is_running(info.pid, info.started_ticks):
         assert info.pid is not None
         _end(info.pid, info.started_ticks)
     if info is not None:
         _remove_interface(info.interface)
+    cgroups.remove(run_dir)
     left = _remove_tree(run_dir.path)
     if left:
         raise CleanupError(f"{left} could not be removed")

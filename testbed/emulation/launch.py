@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from testbed import sites as site_doors
 from testbed.client import SupervisorClient
-from testbed.emulation import management
+from testbed.emulation import cgroups, management
 from testbed.emulation.ending import END_S, children, clean, down, remove, undo
 from testbed.emulation.environment import PYTHON, base_environment, log_tail
 from testbed.emulation.listing import Listed, list_testbeds, read_info_or_none
-from testbed.emulation.possible import PROGRAMS, check_possible, limits_of
+from testbed.emulation.possible import PROGRAMS, check_possible, find_quotas, limits_of
 from testbed.emulation.rundir import RunDir, SiteInfo, TestbedInfo, check_name, write_info
 from testbed.emulation.sites import host_pids
 from testbed.emulation.waiting import is_ending, is_running, start_ticks, wait_for
@@ -91,13 +91,21 @@ def up(
     check_possible(topology)
     if dynamics is not None:
         require_fitting(topology, dynamics, scale)
-    limits = limits_of(topology, allow_degraded)
+    quotas, padded = find_quotas(topology, allow_degraded)
+    limits = (*limits_of(topology, allow_degraded), *padded)
     for limit in limits:
         progress(f"warning: {limit}")
     run_dir = RunDir.of(name)
-    with _starting(run_dir, topology, limits, allow_degraded, coordinator) as info:
+    wanted: dict[str, Any] = {"limits": limits, "allow_degraded": allow_degraded, "coordinator_site": coordinator}
+    if quotas is not None:
+        wanted |= {"cpu_by": f"cgroup-v{quotas.version}", "cpu_group": str(quotas.group(run_dir))}
+    elif padded:
+        wanted["cpu_by"] = "padding"
+    with _starting(run_dir, topology, wanted) as info:
         process: subprocess.Popen[bytes] | None = None
         try:
+            if quotas is not None:
+                cgroups.make(quotas, run_dir, topology)
             progress("keys and files")
             _prepare_files(run_dir, topology, info)
             process = _start_supervisor(run_dir)
@@ -135,13 +143,7 @@ def vary(
 
 
 @contextmanager
-def _starting(
-    run_dir: RunDir,
-    topology: Topology,
-    limits: tuple[str, ...],
-    allow_degraded: bool,
-    coordinator: str | None,
-) -> Iterator[TestbedInfo]:
+def _starting(run_dir: RunDir, topology: Topology, wanted: dict[str, Any]) -> Iterator[TestbedInfo]:
     """Take the name and a subnet, both at once with respect to other callers."""
     root = run_dir.path.parent
     root.mkdir(parents=True, exist_ok=True)
@@ -161,9 +163,7 @@ def _starting(
             topology=topology.to_dict(),
             subnet=addresses.subnet,
             interface=management.interface_name(run_dir),
-            limits=limits,
-            allow_degraded=allow_degraded,
-            coordinator_site=coordinator,
+            **wanted,
             # Until the supervisor runs, this process answers for the testbed.
             pid=os.getpid(),
             started_ticks=start_ticks(os.getpid()),

@@ -7,7 +7,7 @@ import shutil
 from typing import Final
 
 from testbed import sites as site_doors
-from testbed.emulation import capacity
+from testbed.emulation import capacity, cgroups
 from testbed.emulation.environment import capability_hint, missing_capabilities
 from testbed.emulation.shaping import gso_max_bytes
 from topologies.addressing import MAX_SITES
@@ -60,6 +60,25 @@ def check_possible(topology: Topology) -> None:
         if shutil.which(program, path=site_doors.SITE_PATH) is None:
             raise CannotHonourError(f"the program {program} is missing", hint=f"apt-get install {package}")
     gso_max_bytes(topology.directed)
+
+
+def find_quotas(topology: Topology, allow_degraded: bool) -> tuple[cgroups.Hierarchy | None, tuple[str, ...]]:
+    """What holds the sites to their declared cores, and in what they cannot be held.
+
+    Raises:
+        CannotHonourError: a site declares cores, this environment takes no quotas, and padding is not allowed.
+    """
+    limited = cgroups.quotas(topology)
+    if not limited:
+        return None, ()
+    try:
+        return cgroups.find(), ()
+    except CannotHonourError as error:
+        if not allow_degraded:
+            raise CannotHonourError(
+                f"{topology.name} gives {', '.join(limited)} a cpu, and {error.message}", hint=error.hint
+            ) from None
+        return None, (f"{error.message}; the workers' passes at {', '.join(limited)} are padded instead",)
 
 
 def limits_of(topology: Topology, allow_degraded: bool) -> tuple[str, ...]:

@@ -78,6 +78,11 @@ class RunDir:
         return self.path / "events.jsonl"
 
     @property
+    def cgroup(self) -> Path:
+        """Where the testbed's own namespaces see the control groups of its sites."""
+        return self.path / "cgroup"
+
+    @property
     def ovs(self) -> Path:
         return self.path / "ovs"
 
@@ -127,10 +132,19 @@ class TestbedInfo(_State):
     """In what it cannot be as declared on this machine, known before it was made."""
     allow_degraded: bool = False
     """Whether it was to come up even so."""
+    cpu_by: Literal["cgroup-v1", "cgroup-v2", "padding"] | None = None
+    """What holds sites to the cores that they declare; None where none does."""
+    cpu_group: str | None = None
+    """The control group that holds those of the sites, as the caller sees it."""
 
     @property
     def run_dir(self) -> Path:
         return RunDir.of(self.name).path
+
+    def group_of(self, site: str) -> Path | None:
+        """The control group that a site's processes enter, as seen inside; None where it has no quota."""
+        limited = self.cpu_group is not None and self.topology["sites"][site].get("cpu") is not None
+        return RunDir.of(self.name).cgroup / site if limited else None
 
     @property
     def management(self) -> Management:
@@ -149,6 +163,13 @@ class TestbedInfo(_State):
         """Where runners find it, always on the management network."""
         at = self.coordinator_site
         return self.management.supervisor if at is None else self.sites[at].mgmt_ip, COORDINATOR_PORT
+
+    def padded_share(self, site: str) -> float | None:
+        """The share of a core that each worker of a site is held to by waiting; None where it need not."""
+        declared = self.topology["sites"][site]
+        if self.cpu_by != "padding" or declared.get("cpu") is None:
+            return None
+        return min(1.0, float(declared["cpu"]) / int(declared.get("workers", 1)))
 
     def load_topology(self) -> Topology:
         return topology_from_dict(self.topology, source=f"testbed {self.name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from testbed.emulation.cgroups import joining
 from testbed.emulation.rundir import RunDir, TestbedInfo, read_info
 from testbed.emulation.waiting import is_running
 from topologies.errors import UsageError
@@ -40,6 +41,9 @@ def enter_argv(name: str, site: str | None, argv: Sequence[str]) -> list[str]:
         raise UsageError(f"testbed {name} has no site {site!r}", hint=nearest(site, list(info.sites)))
     if pid is None:
         raise UsageError(f"testbed {name} is still starting", hint="wait for `up` to return")
+    group = None if site is None else info.group_of(site)
+    if group is not None:
+        argv = joining(group, argv)
     return ["nsenter", "--target", str(pid), "--net", "--mount", "--pid", "--uts", "--", *argv]
 
 

@@ -24,7 +24,7 @@ from testbed.experiments.recorder import LinkRecorder
 from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.schema import Compute
 from testbed.experiments.spec import LoadedExperiment, Segment
-from testbed.experiments.workers import Workers, describe_end
+from testbed.experiments.workers import Workers, cpu_padding, describe_end
 from testbed.meeting import choose_port, meeting
 from testbed.report.measurements import read_run
 from testbed.runner import run as run_command
@@ -201,7 +201,9 @@ class EmulatedRun:
     def _environment(self, row: WorkerRow) -> Mapping[str, str]:
         site = self._experiment.topology.index(row.site)
         where = meeting(site, self._port) if self._experiment.libraries else {}
-        return where | {
+        return {
+            **where,
+            **cpu_padding(self._testbed, row.site),
             "STORMBED_RUN_DIR": str(self._testbed.run_dir),
             "STORMBED_SITE": row.site,
             "STORMBED_JOB": self._job,

@@ -68,7 +68,8 @@ def run_experiment(
         RunDirectory(path, experiment, "emulated") as run,
     ):
         on_directory(run.path)
-        run.update(testbed={"name": info.name, "created_s": info.created_s, "subnet": info.subnet})
+        described = {"name": info.name, "created_s": info.created_s, "subnet": info.subnet, "cpu_by": info.cpu_by}
+        run.update(testbed=described)
         if experiment.spec.tuners:
             from testbed.searches.emulated import EmulatedSearch
 
@@ -173,6 +174,8 @@ def first_difference(stands: Topology, wanted: Topology) -> str:
     for name, site in stands.sites.items():
         if site.workers != wanted.sites[name].workers:
             return f"{name} has {site.workers} workers there and {wanted.sites[name].workers} here"
+        if site.cpu != wanted.sites[name].cpu:
+            return f"the cpu of {name} is {site.cpu} there and {wanted.sites[name].cpu} here"
     there = {(link.src_name, link.dst_name): link for link in stands.directed}
     for link in wanted.directed:
         other = there.get((link.src_name, link.dst_name))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agents.compute import CPU_SHARE
 from testbed import remote
 from testbed.experiments.manifest import WorkerRow
 from topologies.errors import RunFailedError, StormbedError
@@ -18,12 +19,20 @@ from topologies.errors import RunFailedError, StormbedError
 if TYPE_CHECKING:
     from fabric import Connection
 
+    from testbed.emulation.rundir import TestbedInfo
+
 Result = TypeVar("Result")
 
 CONNECT_ATTEMPTS = 4
 CONNECT_BACKOFF_S = 0.5
 TAIL_LINES = 5
 TAIL_BYTES = 8192
+
+
+def cpu_padding(testbed: TestbedInfo, site: str) -> dict[str, str]:
+    """What a worker's environment says about the share of a core it is to be held to, where nothing else does."""
+    share = testbed.padded_share(site)
+    return {} if share is None else {CPU_SHARE: f"{share:g}"}
 
 
 @dataclass

@@ -20,6 +20,7 @@ from agents.trials import DATA_VARIABLE, JOBS_VARIABLE
 from testbed.experiments.emulated import JOIN_DEADLINE_S, JOIN_POLL_S, EmulatedRun
 from testbed.experiments.manifest import TRACE, WorkerRow
 from testbed.experiments.spec import Segment
+from testbed.experiments.workers import cpu_padding
 from testbed.searches.coflows import Coflows
 from testbed.searches.plan import (
     SearchPlan,
@@ -112,6 +113,7 @@ class EmulatedSearch(EmulatedRun):
             "STORMBED_SITE": row.site,
             JOBS_VARIABLE: json.dumps(jobs),
             DATA_VARIABLE: self._experiment.data,
+            **cpu_padding(self._testbed, row.site),
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }

@@ -72,6 +72,9 @@ def _fidelity(experiment: LoadedExperiment, options: WorldOptions) -> FidelityRo
     ]
     if experiment.spec.training.compute.real:
         reasons.append("computation counts as no time, because the experiment declares none")
+    limited = sum(site.cpu is not None for site in experiment.topology.sites.values())
+    if limited:
+        reasons.append(f"the declared cpu of {limited} sites is not simulated; declared compute times are")
     lossy = sum(link.loss.ratio > 0 for link in experiment.topology.directed)
     if lossy:
         reasons.append(f"the declared loss of {lossy} directed links, in bursts or not, is not simulated")

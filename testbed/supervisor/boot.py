@@ -109,6 +109,9 @@ def environment_gaps(*, realtime: bool, proc: Path = Path("/proc/sys")) -> list[
 
 def prepare_namespaces(supervisor: Supervisor) -> None:
     """Make the fresh namespaces usable: /sys that shows them, settings, loopback, the management bridge."""
+    if supervisor.info.cpu_group is not None:  # out of sight as soon as /sys is another
+        supervisor.run_dir.cgroup.mkdir()
+        run(["mount", "--bind", supervisor.info.cpu_group, str(supervisor.run_dir.cgroup)], timeout=10)
     # The inherited /sys still shows the machine's own network.
     run(["mount", "-t", "sysfs", "sysfs", "/sys"], timeout=10)
     settings = sysctls.common() | {"kernel.hostname": f"stormbed-{supervisor.info.name}"}
@@ -148,7 +151,8 @@ def process_specs(supervisor: Supervisor) -> list[ProcessSpec]:
     if importlib.util.find_spec("agents.__main__") is not None:
         for k, name in enumerate(supervisor.topology.site_names):
             argv = (PYTHON, "-m", "agents", "--site", str(k), "--run-dir", str(run_dir.path))
-            specs.append(ProcessSpec("agent", argv, name, run_dir.site(name) / "agent.log"))
+            # It stands for the site's network side; a throttled agent would be a slower network.
+            specs.append(ProcessSpec("agent", argv, name, run_dir.site(name) / "agent.log", limited=False))
     if importlib.util.find_spec("agents.coordinator") is not None:
         argv = (PYTHON, "-m", "agents.coordinator", "--run-dir", str(run_dir.path))
         at = supervisor.info.coordinator_site

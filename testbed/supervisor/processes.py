@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import sites
+from testbed.emulation.cgroups import joining
 from testbed.emulation.environment import base_environment
 from testbed.emulation.rundir import RunDir
 from testbed.emulation.waiting import wait_for
@@ -31,6 +32,7 @@ class ProcessSpec:
         site: the name of the site to run at; None is the supervisor's own namespace.
         log: gets its standard output and error.
         env: on top of the place's own environment.
+        limited: whether it counts against the site's CPU quota.
     """
 
     name: str
@@ -38,6 +40,7 @@ class ProcessSpec:
     site: str | None
     log: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    limited: bool = True
 
 
 @dataclass(slots=True)
@@ -78,6 +81,7 @@ class ProcessTable:
         events: gets "process_started" and "process_ended".
         loop: the supervisor's; pidfds wake it.
         site_pid: the pid of a site's shell, by the site's name.
+        group_of: the control group of a site, None where it has no quota.
     """
 
     def __init__(
@@ -86,11 +90,13 @@ class ProcessTable:
         events: EventLog,
         loop: asyncio.AbstractEventLoop,
         site_pid: Callable[[str], int],
+        group_of: Callable[[str], Path | None],
     ) -> None:
         self._run_dir = run_dir
         self._events = events
         self._loop = loop
         self._site_pid = site_pid
+        self._group_of = group_of
         self._processes: list[Process] = []
         self._lock = threading.Lock()
 
@@ -100,7 +106,8 @@ class ProcessTable:
         argv = list(spec.argv)
         if spec.site is not None:
             environment |= sites.site_environment(self._run_dir.path, spec.site)
-            argv = enter_argv(self._site_pid(spec.site), argv)
+            group = self._group_of(spec.site) if spec.limited else None
+            argv = enter_argv(self._site_pid(spec.site), argv if group is None else joining(group, argv))
         environment |= spec.env
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         with spec.log.open("ab") as log:

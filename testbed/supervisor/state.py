@@ -41,7 +41,9 @@ class Supervisor:
     _wan: Wan | None = None
 
     def __post_init__(self) -> None:
-        self.processes = ProcessTable(self.run_dir, self.events, self.loop, self.site_pid)
+        self.processes = ProcessTable(
+            self.run_dir, self.events, self.loop, self.site_pid, self.info.group_of
+        )
 
     @property
     def network(self) -> Network:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from agents.options import AuxiliaryOptions, AwarenessOptions
+from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from testbed.experiments.spec import LoadedExperiment, experiment_from_text
 from topologies.errors import InvalidFileError
 
@@ -75,12 +75,13 @@ GUIDE = Path(__file__).parents[3] / "docs" / "awareness.md"
 
 def test_the_guide_s_experiment_is_one() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    measured, declared, detours = experiment_from_text(text).segments
+    measured, declared, detours, ahead = experiment_from_text(text).segments
     assert measured.awareness.estimator == "unbiased" and not declared.awareness.on
     assert detours.auxiliary.rule == "threshold"
+    assert ahead.policy.switch == "announced" and measured.policy.switch == "barrier"
 
 
-@pytest.mark.parametrize("options", [AwarenessOptions(), AuxiliaryOptions()])
+@pytest.mark.parametrize("options", [AwarenessOptions(), AuxiliaryOptions(), PolicyOptions()])
 def test_the_guide_names_every_option_with_its_default(options: BaseModel) -> None:
     rows = [line.split("|")[1:3] for line in GUIDE.read_text().splitlines() if line.startswith("| `")]
     told = {

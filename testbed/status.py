@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.api import Testbed
+from testbed.emulation.page import page_url
 from testbed.telemetry.query import PrometheusClient, PrometheusError, Series
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -80,6 +81,7 @@ class Snapshot:
     ended_processes: tuple[str, ...]
     fidelity: Mapping[str, Any] | None
     prometheus_url: str
+    page_url: str | None
     ssh_config: str
     prometheus_up: bool
     dynamics: Mapping[str, Any] | None
@@ -158,6 +160,7 @@ class StatusReader:
             ended_processes=ended,
             fidelity=testbed.info.fidelity,
             prometheus_url=testbed.info.prometheus_url,
+            page_url=page_url(testbed.run_dir),
             ssh_config=str(testbed.ssh_config),
             prometheus_up=agents_up is not None,
             dynamics=state["dynamics"],

@@ -6,7 +6,7 @@ job or a stage ends, the ordering is asked anew and the map is published if it h
 killed is gone at once: its load counts no more and its place is free.
 
 Times are seconds on any clock that only goes forward; the machine never reads one. Source: own; the ordering
-loop follows section 4.10 of the design notes.
+loop is Beamer's: at each arrival and completion the stages are ordered anew.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a ranking to what agents enforce: for every job a service class, a place in it, and who shares.
 
 A map is published whole and carries a version; agents keep the newest one and go on with it for ever when no
-newer one comes (own, after section 4.10 of the design notes on Beamer; JPAS works the same way).
+newer one comes (own; Beamer and JPAS order jobs by priority levels as well).
 """
 
 from __future__ import annotations

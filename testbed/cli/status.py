@@ -195,6 +195,7 @@ def _head(snapshot: Snapshot) -> list[Text]:
     lines = [
         first,
         Text(f"Prometheus {snapshot.prometheus_url}   ssh -F {snapshot.ssh_config} SITE", style="dim"),
+        *([Text(f"live page {snapshot.page_url}", style="dim")] if snapshot.page_url else []),
     ]
     if snapshot.dynamics:
         lines.append(_changing(snapshot.dynamics))

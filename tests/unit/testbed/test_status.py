@@ -108,6 +108,7 @@ def snapshot(links: int = 26, **changes: Any) -> Snapshot:
         "ended_processes": (),
         "fidelity": {"verdict": "faithful"},
         "prometheus_url": "http://10.199.0.253:9090",
+        "page_url": "http://127.0.0.1:8800/",
         "ssh_config": "/run/stormbed/try/ssh_config",
         "prometheus_up": True,
         "dynamics": None,
@@ -130,7 +131,7 @@ def drawn(shown: Snapshot, size: tuple[int, int] | None = None) -> str:
 
 def test_the_picture_names_scheduler_iteration_and_synchronisation_time() -> None:
     text = drawn(snapshot())
-    for word in ("netstorm-1", "0.250", "faithful", "1m15s", "x25", "25%"):
+    for word in ("netstorm-1", "0.250", "faithful", "1m15s", "x25", "25%", "live page http://127.0.0.1:8800/"):
         assert word in text
 
 

@@ -113,7 +113,7 @@ def main() -> None:
     text = turn_by_turn(measured, simulated, computing_ms(runs)) if each else compare(measured, simulated)
     sys.stdout.write(text)
     if arguments.write is not None:
-        write_table(arguments.write, "searches-turns" if each else "searches", text)
+        write_table(arguments.write, "searches-turns" if each else "searches-testbed", text)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from agents.worker.npz import read_arrays
+from agents.npz import read_arrays
 
 from testbed.cli import build, errors
 from topologies.errors import InvalidFileError

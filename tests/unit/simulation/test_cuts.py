@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import random
 from pathlib import Path
 
@@ -240,8 +241,8 @@ def test_an_experiment_cuts_and_mends_for_every_turn(tmp_path: Path, action: str
     manifest = read_manifest(path)
     assert manifest.status == "completed"
     assert any("retransmission" in reason for reason in manifest.fidelity.reasons)
-    rows = path.joinpath("changes.csv").read_text().splitlines()
-    states = [row.split(",")[-1] for row in rows[1:]]
+    with path.joinpath("changes.csv").open(newline="") as file:
+        states = [row["state"] for row in csv.DictReader(file)]
     state = "down" if action == "link-down" else action
     assert states == [state, state, "up", "up"] * 2
     slowest = {}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from agents.npz import read_arrays
 
+from agents.npz import read_arrays
 from testbed.cli import build, errors
 from topologies.errors import InvalidFileError
 from topologies.files import open_file, read_text

@@ -13,7 +13,7 @@ from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from testbed.report.measurements import read_run
 from testbed.timeline import RunDynamics, Step, TimelineEntry, steps
-from topologies.errors import CannotHonourError, UsageError
+from topologies.errors import UsageError
 from topologies.load import load_topology
 
 TRIANGLE = load_topology("triangle")
@@ -178,12 +178,6 @@ def test_changes_may_go_on_through_the_whole_run(tmp_path: Path) -> None:
     assert times == sorted(times)
     moments = sorted(set(times))
     assert moments == [k / 2 for k in range(len(moments))], "no scheduler began anew"
-
-
-def test_the_simulated_world_refuses_to_cut_links(tmp_path: Path) -> None:
-    text = SIMULATED.format(replay="run") + "timeline: [{at: 1s, action: link-down, link: dc1-dc2}]\n"
-    with pytest.raises(CannotHonourError, match="link-down"):
-        run_experiment(experiment_from_text(text), out=tmp_path)
 
 
 def test_the_experiment_in_the_documentation_is_one() -> None:

@@ -251,6 +251,8 @@ def test_a_killed_coordinator_stops_the_job_everywhere(make_cluster: Any) -> Non
     clients = [cluster.join(k) for k in range(2)]
     handles = [clients[0].barrier(), clients[1].recv(np.zeros(3), 0)]
     cluster.processes["coordinator"].kill()
+    # While it is ending it may still take a connection, and drop it.
+    cluster.processes["coordinator"].wait(10)
     for k, (client, handle) in enumerate(zip(clients, handles, strict=True)):
         with pytest.raises(RunFailedError, match=f"the agent of {cluster.names[k]} lost the coordinator"):
             handle.wait(SOON)

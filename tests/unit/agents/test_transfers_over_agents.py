@@ -258,5 +258,6 @@ def test_measured_rates_change_the_plan_inside_a_collective(make_cluster: Any, e
     done = everywhere({"runner": run} | {k: lambda k=k: work(k) for k in range(9)})["runner"]
     inside = [entry for entry in done["policies"] if "from_chunk" in entry]
     assert inside, done["policies"]
-    assert all(0 < entry["from_chunk"] < 330 and entry["from_seq"] < 3 for entry in inside)
+    # 301 chunks; every new plan cuts what is left anew, which makes some more.
+    assert all(0 < entry["from_chunk"] < 2 * 301 and entry["from_seq"] < 3 for entry in inside)
     assert {entry["reason"] for entry in inside} == {"rates"}

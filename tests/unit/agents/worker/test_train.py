@@ -139,7 +139,7 @@ def test_the_script_of_the_documentation(tmp_path):
             )
             for rank, site in enumerate(sites)
         ]
-        outputs = [worker.communicate(timeout=60)[0].splitlines() for worker in workers]
+        outputs = [worker.communicate(timeout=150)[0].splitlines() for worker in workers]
         coordinator.close_job("mine")
     assert [worker.returncode for worker in workers] == [0, 0]
     for rank, lines in enumerate(outputs):

@@ -196,5 +196,5 @@ def test_a_wrong_segment_ends_the_job_with_its_cause(tmp_path):
         codes = [worker.wait(20) for worker in workers]
         assert set(codes) <= {2, 5} and 2 in codes
     lines = [(tmp_path / "out" / f"{site}-0" / "stderr").read_text() for site in sites]
-    assert any("no model 'cnm': 2nn, cnn, mlp-2m, mlp-SIZE (did you mean cnn?)" in text for text in lines)
+    assert any("no model 'cnm': 2nn, cnn, textcnn, mlp-2m, mlp-SIZE (did you mean cnn?)" in text for text in lines)
     assert all(text.count("\n") == 1 for text in lines), lines

@@ -21,6 +21,7 @@ from testbed.dashboard.page import (
     event_text,
     plan_record,
 )
+from testbed.emulation.waiting import is_running
 from testbed.status import JobStatus, Snapshot, StatusReader
 from testbed.telemetry.query import PrometheusClient, PrometheusError, Series
 from topologies.errors import StormbedError
@@ -60,6 +61,7 @@ class LiveSource:
         self._turns = Turns()
         self._routes = auxiliary.Routes(testbed.topology)
         self._round = False
+        self._late = False
         self._history: dict[str, deque[dict[str, Any]]] = {kind: deque(maxlen=KEPT) for kind in RECORDS}
 
     def document(self) -> dict[str, Any]:
@@ -89,9 +91,17 @@ class LiveSource:
         Raises:
             StormbedError: the testbed has gone.
         """
-        snapshot = self._reader.read()
-        t = time.time() - self._began_s
         update: Update = {kind: [] for kind in RECORDS}
+        try:
+            snapshot = self._reader.read()
+        except StormbedError as error:
+            info = self._testbed.info
+            if not is_running(info.pid, info.started_ticks):
+                raise
+            self._answers_late(error, update)
+            return update
+        self._late = False
+        t = time.time() - self._began_s
         frame = link_frame(t, snapshot)
         if frame is not None:
             update["frames"].append(frame)
@@ -102,6 +112,15 @@ class LiveSource:
             if kind != "segments":
                 self._history[kind].extend(records)
         return update
+
+    def _answers_late(self, error: StormbedError, update: Update) -> None:
+        """A busy machine's testbed has not gone: that it does not answer is told once, and it is asked again."""
+        if not self._late:
+            t = time.time() - self._began_s
+            text = f"the testbed answers late: {error.message}"
+            update["events"].append({"t": t, "kind": "late", "level": "warning", "text": text})
+            self._history["events"].extend(update["events"])
+        self._late = True
 
     def close(self) -> None:
         self._reader.close()

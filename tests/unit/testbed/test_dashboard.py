@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -16,11 +18,12 @@ pytest.importorskip("starlette", reason="starlette is not installed: the page is
 
 from starlette.applications import Starlette
 
-from testbed.dashboard import auxiliary
+from testbed.dashboard import auxiliary, live
 from testbed.dashboard.live import LogTail, SyncMeter, Turns, plan_again, planned_rates
 from testbed.dashboard.page import HEIGHT, WIDTH, describe_network, event_text
 from testbed.dashboard.replay import beginning, frames, read_replay
 from testbed.dashboard.server import application, url
+from testbed.emulation.waiting import start_ticks
 from testbed.events import read_events
 from testbed.experiments.manifest import read_manifest
 from testbed.experiments.run import run_experiment
@@ -28,7 +31,7 @@ from testbed.experiments.spec import experiment_from_text
 from testbed.report.measurements import LinkSample, read_run
 from testbed.status import JobStatus
 from testbed.telemetry.query import Series
-from topologies.errors import StormbedError
+from topologies.errors import DeadlineError, StormbedError
 from topologies.load import list_library, load_topology
 from topologies.paths import path_sets
 
@@ -258,6 +261,33 @@ def test_a_standing_testbed_is_streamed_until_it_goes() -> None:
     assert "no testbed 'x' is up" in stream.text
     # Who comes later is told at once.
     assert "event: gone" in later.text
+
+
+def test_a_testbed_that_answers_late_is_not_taken_for_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[Exception] = [DeadlineError("the supervisor of 'x' to answer 'sample'", 10)] * 2
+
+    class Reader:
+        def __init__(self, testbed: object) -> None: ...
+
+        def read(self) -> object:
+            raise said.pop()
+
+    monkeypatch.setattr(live, "StatusReader", Reader)
+    mine = {"pid": os.getpid(), "started_ticks": start_ticks(os.getpid())}
+    info = SimpleNamespace(prometheus_url="http://127.0.0.1:1", **mine)
+    topology = load_topology("pair")
+    source = live.LiveSource(SimpleNamespace(info=info, run_dir=tmp_path, topology=topology))
+    first, second = source.read(), source.read()
+    assert [event["level"] for event in first["events"]] == ["warning"]
+    assert "answers late" in first["events"][0]["text"]
+    assert second["events"] == [], "it is told once"
+    # Its process has ended: now it is gone.
+    said.append(StormbedError("no testbed 'x' is up"))
+    info.started_ticks += 1
+    with pytest.raises(StormbedError, match="no testbed 'x' is up"):
+        source.read()
 
 
 def rounds(*flows: tuple[str, str, int, str, list[list[float]]]) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def vary(
         if format is Format.JSON:
             print_json({"name": testbed.name, "playing": False, **played})
         else:
-            typer.echo(f"{played['steps']} changes were made; the links are what they were before")
+            typer.echo(f"{changes_made(played['steps'])}; the links are what they were before")
         return
     given = {"kind": kind, "every": every, "rate": rate, "path": trace and str(trace.absolute())}
     dynamics = {key: value for key, value in given.items() if value is not None}
@@ -192,6 +192,10 @@ def vary(
         print_json({"name": testbed.name, "playing": True, "dynamics": dynamics, "seed": seed, **began})
     else:
         typer.echo("the links change; `testbed link vary --stop` ends it")
+
+
+def changes_made(steps: int) -> str:
+    return "1 change was made" if steps == 1 else f"{steps} changes were made"
 
 
 def blackhole(

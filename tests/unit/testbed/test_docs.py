@@ -139,3 +139,19 @@ def test_quoted_messages_are_said() -> None:
     assert len(quoted) > 10
     missing = [words for words in quoted if words not in source and not words.startswith("testbed ")]
     assert missing == []
+
+
+def test_the_programs_of_the_documents_can_be_compiled() -> None:
+    programs = [
+        program for path in DOCUMENTS for program in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    ]
+    assert len(programs) > 3
+    for program in programs:
+        compile(program, "document", "exec")
+
+
+def test_the_launcher_names_its_script_from_anywhere() -> None:
+    """At a site a command starts in another folder, where a relative path leads nowhere."""
+    text = (ROOT / "docs" / "training.md").read_text()
+    (program,) = re.findall(r"```python\n(# launch\.py.*?)```", text, re.DOTALL)
+    assert "os.path.abspath(sys.argv[2])" in program

@@ -54,24 +54,37 @@ class CoflowClient(CoordinatorClient):
 
 
 class CoflowProcess:
-    """A coflow coordinator of this run's own.
+    """A coflow coordinator of this run's own. It ends with the process that made it, however that one ends.
 
     Args:
         host: the address that agents reach it at.
         sites: number of sites of the testbed.
         log: where it writes.
+
+    Raises:
+        RunFailedError: it did not start; in its own words.
     """
 
     def __init__(self, host: str, sites: int, log: Path) -> None:
-        self._log = log
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "agents.coflow_service", "--listen", host, "--sites", str(sites)],
-                stdin=subprocess.DEVNULL,
+                [
+                    *(sys.executable, "-m", "agents.coflow_service", "--listen", host, "--sites", str(sites)),
+                    "--until-stdin-closes",
+                ],
+                # Nothing is written to it: the kernel closes it when this process is gone, killed or not.
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
             )
+        try:
+            self.address = host, self._read_port(log)
+        except BaseException:  # also Ctrl-C, after which nobody would know of the process
+            self.end()
+            raise
+
+    def _read_port(self, log: Path) -> int:
         assert self._process.stdout is not None
         # Ends with the process, so this waits no longer than it lives.
         line = self._process.stdout.readline().strip()
@@ -79,7 +92,7 @@ class CoflowProcess:
             self._process.wait(END_SECONDS)
             said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
             raise RunFailedError(f"the coflow coordinator did not start: {said[0] if said else 'it said nothing'}")
-        self.address = host, int(line)
+        return int(line)
 
     @property
     def pid(self) -> int:
@@ -101,8 +114,9 @@ class CoflowProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def __enter__(self) -> Self:
         return self

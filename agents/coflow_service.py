@@ -183,6 +183,7 @@ def main() -> int:
     parser.add_argument("--listen", required=True, help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")
     parser.add_argument("--sites", type=int, required=True, help="number of sites")
+    parser.add_argument("--until-stdin-closes", action="store_true", help="end with the other end of stdin")
     arguments = parser.parse_args()
 
     def announce(port: int) -> None:
@@ -190,7 +191,9 @@ def main() -> int:
         sys.stdout.flush()
 
     return run_daemon(
-        lambda: CoflowService(arguments.listen, arguments.port, arguments.sites, announce), "coflow coordinator"
+        lambda: CoflowService(arguments.listen, arguments.port, arguments.sites, announce),
+        "coflow coordinator",
+        until_stdin_closes=arguments.until_stdin_closes,
     )
 
 

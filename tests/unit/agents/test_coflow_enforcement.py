@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +130,52 @@ def test_the_coordinator_names_what_it_refuses(tmp_path: Path) -> None:
         coflows.stage("s", [needs("a", 1.0)])
         with pytest.raises((UsageError, CoflowError), match="stage s is under way"):
             coflows.policy("beamer", "gate")
+
+
+def lives(pid: int) -> bool:
+    """Whether it runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_killed_runner_leaves_no_coordinator(tmp_path: Path) -> None:
+    runner = subprocess.Popen(
+        [
+            *(sys.executable, "-c"),
+            "import pathlib, signal, sys\n"
+            "from agents.coflow_control import CoflowProcess\n"
+            "process = CoflowProcess('127.0.0.1', 2, pathlib.Path(sys.argv[1]))\n"
+            "print(process.pid, flush=True)\n"
+            "signal.pause()\n",
+            str(tmp_path / "coflow.log"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with runner:
+        assert runner.stdout is not None
+        pid = int(runner.stdout.readline())
+        assert lives(pid)
+        runner.kill()
+    eventually(lambda: not lives(pid))
+
+
+def test_an_interrupt_while_the_coordinator_starts_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    def interrupted(self: CoflowProcess, log: Path) -> int:
+        started.append(self.pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CoflowProcess, "_read_port", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        CoflowProcess("127.0.0.1", 2, tmp_path / "coflow.log")
+    assert started
+    assert not lives(started[0])
 
 
 def frames(pair: Pair) -> list[str]:

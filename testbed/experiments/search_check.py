@@ -7,7 +7,7 @@ from typing import Any
 
 from agents.coflow.registry import get_ordering
 from agents.planning.base import NetworkView
-from agents.planning.registry import get_scheduler
+from agents.planning.registry import get_scheduler, library_names
 from agents.search.base import SearchError
 from agents.search.registry import make_rules, tuner_names
 from agents.search.samplers import GridSampler
@@ -57,6 +57,13 @@ def _check_shared(document: Document, spec: Experiment, topology: Topology) -> N
             ("schedulers",),
             f"{len(spec.schedulers)} schedulers, but all trials synchronise by one and the policies are compared",
             hint="keep one, such as ring",
+        )
+    entry = spec.schedulers[0]
+    if entry.name in library_names():
+        raise document.error(
+            ("schedulers", 0),
+            f"{entry.name} synchronises without the agents, which carry out the policies",
+            hint="synchronise by one of the agents' own, such as ring or star",
         )
     try:
         plan = get_scheduler(spec.schedulers[0].scheduler, topology.site_names).plan(

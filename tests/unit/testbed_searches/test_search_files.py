@@ -70,6 +70,7 @@ def test_turns_are_policies_and_one_tuner_may_stand_alone() -> None:
         ({"enforcement": "hope"}, "enforcement"),
         ({"schedulers": ["ring", "star"]}, "2 schedulers"),
         ({"schedulers": ["tsengine"]}, "decides per transfer"),
+        ({"schedulers": ["gloo"]}, "gloo synchronises without the agents"),
         ({"tuner": None}, "no tuners whose coflows"),
         ({"tuners": [GOOD["tuner"]]}, "tuner or tuners, not both"),
         ({"world": "simulated", "trainer": "torch"}, "simulated world trains without torch"),

@@ -18,6 +18,12 @@ LATENESS_BOUNDS_S: Final = (
 )
 """Upper bounds of the lateness histogram's buckets; one more holds what is later still."""
 
+LULL_NS: Final = 100_000_000
+"""A silence that ends a burst. What comes after it, such as TCP's lone retransmission (200 ms or more after the last
+packet), is lost with the mean probability: counted in packets alone, a burst would outlast every give-up, because
+nothing but these retransmissions could end it.
+"""
+
 _BOUNDS_NS: Final = tuple(round(bound * 1e9) for bound in LATENESS_BOUNDS_S)
 
 
@@ -81,6 +87,7 @@ class Pipe:
     __slots__ = (
         "_bad",
         "_random",
+        "_seen_ns",
         "counters",
         "held_bytes",
         "held_frames",
@@ -97,6 +104,7 @@ class Pipe:
         self.held_bytes = 0
         self.last_release_ns = 0
         self._bad = False
+        self._seen_ns = 0
         self._random = random.Random(seed).random
 
     def admit(self, size: int, now_ns: int) -> int | None:
@@ -105,7 +113,7 @@ class Pipe:
         if how.blackhole:
             self.counters.drops["blackhole"] += 1
             return None
-        if how.loss and self._loses(how):
+        if how.loss and self._loses(how, now_ns):
             self.counters.drops["loss"] += 1
             return None
         if self.held_bytes + size > self.limit_bytes:
@@ -121,10 +129,14 @@ class Pipe:
         self.held_bytes += size
         return release
 
-    def _loses(self, how: Impairment) -> bool:
+    def _loses(self, how: Impairment, now_ns: int) -> bool:
         """Whether the next frame is lost; in bursts, the state of the frame before it counts."""
         if not how.burst:
             return self._random() < how.loss
+        lull, self._seen_ns = now_ns - self._seen_ns > LULL_NS, now_ns
+        if lull:
+            self._bad = self._random() < how.loss
+            return self._bad
         if self._bad:
             self._bad = self._random() >= 1 / how.burst
         else:

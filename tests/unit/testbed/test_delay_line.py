@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation.impairment import LATENESS_BOUNDS_S, Impairment, Pipe, quantile_s
+from testbed.emulation.impairment import LATENESS_BOUNDS_S, LULL_NS, Impairment, Pipe, quantile_s
 
 MS = 1_000_000
 
@@ -88,6 +88,19 @@ def test_losses_in_bursts_have_the_declared_mean_and_length(mean: float, burst: 
     assert abs(sum(lost) / count - mean) < 4 * deviation
     if burst > 1:
         assert max(found) > 2 * burst, "not all of one length"
+
+
+def test_a_silence_ends_a_burst_and_leaves_the_mean() -> None:
+    """Else TCP's lone retransmissions, ever further apart, would be all that can end it."""
+    line = pipe(Impairment(loss=0.25, burst=1e6))
+    lost = [line.admit(100, k * (LULL_NS + 1)) is None for k in range(1, 20_001)]
+    assert abs(sum(lost) / len(lost) - 0.25) <= 4 * math.sqrt(0.25 * 0.75 / len(lost))
+    runs = [len(list(group)) for bad, group in itertools.groupby(lost) if bad]
+    assert statistics.mean(runs) < 1.5, "independent draws: 1 / (1 - 0.25)"
+    # Just below it the burst goes on.
+    line = pipe(Impairment(loss=0.25, burst=1e6))
+    states = [line.admit(100, k * LULL_NS) is None for k in range(1, 1_001)]
+    assert len(set(states[1:])) == 1
 
 
 def test_a_burst_goes_on_through_a_change_of_the_link() -> None:

@@ -263,7 +263,10 @@ def _similar_file(file: Path) -> str:
     parent = file.parent
     if not parent.is_dir():
         return f"there is no folder {parent} either"
-    names = sorted(entry.name for entry in parent.iterdir() if entry.suffix.lower() in _OFFERED)
+    suffix = file.suffix.lower()
+    # A misspelt script is another script; whatever else is misspelt may have another suffix as well.
+    offered = (suffix,) if suffix == ".py" else _OFFERED
+    names = sorted(entry.name for entry in parent.iterdir() if entry.suffix.lower() in offered)
     return nearest(file.name, names) if names else "check the name"
 
 

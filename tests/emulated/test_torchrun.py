@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ pytestmark = [
     pytest.mark.emulated,
     pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: UNVERIFIED here"),
 ]
+
+ROOT = Path(__file__).parents[2]
 
 SCRIPT = '''
 """Fits a line on every rank's own points; DDP averages the gradients, so all ranks learn one line."""
@@ -109,6 +112,17 @@ def test_a_script_for_gloo_trains_unmodified(pair: Standing, tmp_path: Path, bac
     assert len(sums) == 1, f"all ranks end with the same parameters: {sums}"
     # 12 gradients of 1801 float32 at least cross the WAN in each direction.
     assert carried(pair) - before > 2 * 12 * 1801 * 4
+
+
+def test_the_commands_of_the_page_work(pair: Standing, tmp_path: Path) -> None:
+    lines = re.findall(r"^testbed torchrun (.*)$", (ROOT / "docs" / "torchrun.md").read_text(), re.MULTILINE)
+    assert len(lines) == 3
+    words = command(pair, "--logs", str(tmp_path), "--timeout", "150", *lines[0].split())
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines() if "[dc1-0] epoch " in line]
+    assert len(losses) == 3 and losses[2] < 0.7 * losses[0]
+    assert all(" examples/ddp.py --epochs 3" in f" {line}" for line in lines)
 
 
 def test_the_first_site_to_fail_is_named_and_all_others_end(pair: Standing, tmp_path: Path) -> None:

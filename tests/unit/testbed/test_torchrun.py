@@ -131,3 +131,14 @@ def test_gloo_is_a_backend_and_no_scheduler_of_the_agents(tmp_path: Path) -> Non
         Launch(script, scheduler="gloo").check()
     assert caught.value.hint == "--backend gloo"
     Launch(script, backend="gloo", scheduler="gloo").check()
+
+
+def test_a_misspelt_script_is_told_from_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "trial.yaml").touch()
+    with pytest.raises(InvalidFileError) as caught:
+        Launch(tmp_path / "trian.py").check()
+    assert caught.value.hint == "did you mean train.py?"
+    with pytest.raises(InvalidFileError) as caught:
+        Launch(tmp_path / "own.py").check()
+    assert caught.value.hint == "known: train.py"

@@ -237,4 +237,10 @@ def _load(spec: Sweep, folder: Path) -> LoadedSweep:
             experiments.append(open_experiment(experiment, {**spec.set, **point.values}))
         except StormbedError as error:
             raise InvalidFileError(f"at {point}: {error.message}", hint=error.hint) from error
+        if experiments[-1].spec.tuners:
+            # A sweep's figures are of schedulers; those of searches are of policies within one run.
+            raise InvalidFileError(
+                f"{experiment}: an experiment of searches (tuners) cannot be swept, only run",
+                hint=f"for each seed `testbed run {experiment} --seed N`, or set `repeats` in the experiment",
+            )
     return LoadedSweep(spec, folder, points, tuple(experiments))

@@ -286,3 +286,10 @@ def test_dry_run_and_validate_list_without_running(
     assert not (tmp_path / "sweeps").exists()
     done = CliRunner().invoke(build(), ["validate", str(path)])
     assert "valid sweep 's' (2 points)" in done.output
+
+
+def test_searches_are_run_and_not_swept(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFileError, match=r"searches: an experiment of searches.*cannot be swept") as caught:
+        load_sweep(write(tmp_path, experiment="searches", axes={"seed": [1, 2]}))
+    assert "testbed run searches --seed" in caught.value.hint
+    assert caught.value.exit_code == 2

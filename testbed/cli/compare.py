@@ -9,6 +9,7 @@ import typer
 
 from testbed.cli.output import Format, FormatOption, console, print_json
 from testbed.report.find import RUNS
+from topologies.errors import UsageError
 
 _HELP = "A run directory, a run's id, or `last`."
 
@@ -32,7 +33,7 @@ def compare(
     ] = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Set two runs side by side, scheduler by scheduler; ratios are B over A."""
+    """Set two runs side by side, scheduler by scheduler, or searches policy by policy; ratios are B over A."""
     from testbed.report.bounds import bound_seconds
     from testbed.report.compare import compare_runs, comparison_to_json
     from testbed.report.find import find_run
@@ -43,7 +44,12 @@ def compare(
     directory = find_run(run_b, runs)
     a, b = (summarise_run(read_run(run), bound_seconds) for run in (find_run(run_a, runs), directory))
     comparison = compare_runs(a, b)
+    nothing = "no scheduler is in both runs, so there is nothing to compare"
+    if comparison.policies:
+        nothing = "no policy is in both runs, so there is nothing to compare"
     if html or out is not None:
+        if not comparison.shared:
+            raise UsageError(nothing, hint="name two runs that share one; without --html each is shown by itself")
         from testbed.cli.report import write_page
         from testbed.report.compare_page import render_compare_page
 
@@ -54,4 +60,4 @@ def compare(
     else:
         console().print(render_comparison(comparison))
     if not comparison.shared:
-        typer.echo("testbed: no scheduler is in both runs, so there is nothing to compare", err=True)
+        typer.echo(f"testbed: {nothing}", err=True)

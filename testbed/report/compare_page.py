@@ -11,6 +11,7 @@ from testbed.report.compare import Comparison
 from testbed.report.figures import BLACK, CARD, INK, Figure, drawing, style_of, themed, to_svg
 from testbed.report.format import NONE, seconds
 from testbed.report.summary import RunResult
+from testbed.report.text_searches import COMPARISON_COLUMNS, comparison_cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +22,7 @@ _RUN_COLUMNS: Final = ("", "run", "topology", "world", "fidelity", "began")
 
 
 def render_compare_page(comparison: Comparison) -> str:
-    """The page: the figure, the table, and in what the two experiments differ."""
+    """The page: the figure, a table of schedulers or of policies, and in what the two experiments differ."""
     a, b = comparison.a, comparison.b
     columns = [
         "scheduler",
@@ -43,18 +44,29 @@ def render_compare_page(comparison: Comparison) -> str:
         ]
         for row in comparison.rows
     ]
+    table = parts.table(columns, rows, range(1, len(columns)))
     figure = times(comparison)
     differences = "".join(f"<li>{escape(difference)}</li>" for difference in comparison.differences)
     body = [
         f"<header><h1>{escape(a.manifest.name)} against {escape(b.manifest.name)}</h1></header><main>",
         parts.card("runs", "Runs", parts.table(_RUN_COLUMNS, [_describe("A", a), _describe("B", b)])),
         parts.card(figure.name, figure.title, parts.figure_block(figure)) if figure else "",
-        parts.card("table", "Synchronisation time", parts.table(columns, rows, range(1, len(columns)))),
+        parts.card("table", "Synchronisation time", table) if rows else "",
+        _policies(comparison),
         parts.card("differences", "What differs", f"<ul>{differences}</ul>") if differences else "",
         parts.card("again", "Make it again", f"<pre>testbed compare {a.manifest.id} {b.manifest.id} --html</pre>"),
         "</main>",
     ]
     return parts.page(f"{a.manifest.id} against {b.manifest.id}", body)
+
+
+def _policies(comparison: Comparison) -> str:
+    """The policies of two runs of searches, as the text has them."""
+    if not comparison.policies:
+        return ""
+    columns = ("policy", *COMPARISON_COLUMNS)
+    rows = [[escape(row.policy), *comparison_cells(row)] for row in comparison.policies]
+    return parts.card("policies", "Stage completion time", parts.table(columns, rows, range(1, len(columns))))
 
 
 @themed

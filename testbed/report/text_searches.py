@@ -57,14 +57,22 @@ def policy_table(policies: Sequence[PolicyResult]) -> Table:
     return table
 
 
+COMPARISON_COLUMNS: tuple[str, ...] = ("A SCT s", "B SCT s", "B / A", "JCT B / A", "CCT B / A", "makespan B / A")
+
+
+def comparison_cells(row: PolicyComparison) -> list[str]:
+    """One policy in two runs, under `COMPARISON_COLUMNS`."""
+    ratios = (row.stage_ratio, row.job_ratio, row.coflow_ratio, row.makespan_ratio)
+    cells = [NONE if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+    return [seconds(row.stage_a_s), seconds(row.stage_b_s), *cells]
+
+
 def policy_comparison(rows: Sequence[PolicyComparison]) -> Table:
     """Two runs side by side, one row a policy of either."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("policy", no_wrap=True)
-    for name in ("A SCT s", "B SCT s", "B / A", "JCT B / A", "CCT B / A", "makespan B / A"):
+    for name in COMPARISON_COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        ratios = (row.stage_ratio, row.job_ratio, row.coflow_ratio, row.makespan_ratio)
-        cells = [NONE if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-        table.add_row(row.policy, seconds(row.stage_a_s), seconds(row.stage_b_s), *cells)
+        table.add_row(row.policy, *comparison_cells(row))
     return table

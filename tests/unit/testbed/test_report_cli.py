@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from testbed.cli import compare, report, run, runs
 from testbed.cli.errors import exit_code_of
+from topologies.errors import UsageError
 
 EXPERIMENT = """
 name: small
@@ -84,6 +85,9 @@ def test_compare_says_when_no_scheduler_is_in_both(app: typer.Typer) -> None:
     nothing = "no scheduler is in both runs"
     assert nothing in CliRunner().invoke(app, ["compare", one, two]).stderr
     assert nothing not in CliRunner().invoke(app, ["compare", one, one]).stderr
+    refused = CliRunner().invoke(app, ["compare", one, two, "--html"])
+    assert isinstance(refused.exception, UsageError) and nothing in str(refused.exception)
+    assert not list(Path("runs").rglob("compare-*.html"))
 
 
 def test_json_is_one_document_with_a_schema(app: typer.Typer) -> None:

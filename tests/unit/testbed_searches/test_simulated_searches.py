@@ -15,6 +15,7 @@ from agents.coflow.registry import ordering_names
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import LoadedExperiment, experiment_from_text, open_experiment
 from testbed.report.compare import compare_runs, comparison_to_json
+from testbed.report.compare_page import render_compare_page
 from testbed.report.html import render_page
 from testbed.report.measurements import read_run
 from testbed.report.searches import SearchMeasurements, read_searches
@@ -124,6 +125,9 @@ def test_two_runs_are_compared_policy_by_policy(searched: tuple[Path, SearchMeas
     Console(file=out, width=160).print(render_comparison(comparison))
     assert f"{ratio:.2f}" in out.getvalue() and "SCT" in out.getvalue()
     assert comparison_to_json(comparison)["policies"][0]["stage_completion_ratio"] == ratio
+    page = render_compare_page(comparison)
+    assert f"{ratio:.2f}" in page and "A SCT s" in page and "sincronia" in page
+    assert "Synchronisation time" not in page, "no table without rows"
 
 
 def test_the_same_file_gives_the_same_run(tmp_path: Path) -> None:

@@ -77,7 +77,10 @@ def test(
     name: NameOption = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Measure from host to host through the WAN: TCP's rate, the round trip, the loss."""
+    """Measure from host to host through the WAN: TCP's rate, the round trip, the loss.
+
+    Neighbours over their link, others, and neighbours whose link is down, the way that packets go now.
+    """
     from testbed.experiments.readiness import require_undisturbed
 
     testbed = attach(name, "link test")
@@ -92,8 +95,9 @@ def test(
         return
     ratio = found["carried_bps"] / found["least_rate_bps"]
     rtt = "none" if found["rtt_s"] is None else f"{found['rtt_s'] * 1e3:.2f} ms"
+    back = "" if found["back_path"] == found["path"][::-1] else f" (back: {' > '.join(found['back_path'])})"
     typer.echo(
-        f"{' > '.join(found['path'])}\n"
+        f"{' > '.join(found['path'])}{back}\n"
         f"  rate  {mbps(found['carried_bps'])} Mbit/s of TCP payload, {ratio:.3f} of the slowest link's "
         f"{mbps(found['least_rate_bps'])}\n"
         f"  rtt   {rtt} (declared {found['declared_rtt_s'] * 1e3:g} ms)\n"

@@ -10,11 +10,12 @@ from itertools import pairwise
 from typing import Any, Final
 
 from testbed.emulation.environment import PYTHON
+from testbed.emulation.routes import Route
 from testbed.emulation.wan import Wan
 from testbed.runner import run
 from topologies.addressing import wan_ip
-from topologies.errors import StormbedError, UsageError
-from topologies.paths import Path
+from topologies.dscp import encode
+from topologies.errors import RunFailedError, UsageError
 
 PROBES: Final = 300
 PROBE_GAP_S: Final = 0.002
@@ -23,25 +24,28 @@ WARM_ROUND_TRIPS: Final = 20
 LONGEST_S: Final = 60.0
 
 
-def measure_path(wan: Wan, path: Path, site_pid: Callable[[int], int], seconds: float) -> dict[str, Any]:
-    """Measure the primary path between two sites, probes first and then TCP for so many seconds.
+def measure_route(
+    wan: Wan, routes: tuple[Route, Route], site_pid: Callable[[int], int], seconds: float
+) -> dict[str, Any]:
+    """Measure two sites' way there and back, probes first and then TCP for so many seconds.
 
-    Rates are of TCP payload; `least_rate_bps` is of whole frames, so 0.956 of it is the most TCP can get.
+    All packets carry the number of their direction's path, answers too. Rates are of TCP payload;
+    `least_rate_bps` is of whole frames, so 0.956 of it is the most TCP can get.
     """
     if not 0.1 <= seconds <= LONGEST_S:
         raise UsageError(f"a test lasts from 0.1 to {LONGEST_S:g} s, not {seconds:g}")
     by_ends = {(link.src, link.dst): link for link in wan.links}
-    there = [by_ends[hop] for hop in pairwise(path)]
-    back = [by_ends[hop] for hop in pairwise(path[::-1])]
+    there, back = ([by_ends[hop] for hop in pairwise(route.path)] for route in routes)
     round_trip_s = sum(link.delay.seconds for link in (*there, *back))
     longest_s = round_trip_s + sum(link.jitter.seconds for link in (*there, *back))
     least_bps = min(link.rate.bps for link in there)
-    src, dst = path[0], path[-1]
+    src, dst = routes[0].path[0], routes[0].path[-1]
+    tos, back_tos = (encode(route.number, 0) for route in routes)
     sites = [{"pid": site_pid(k), "ip": wan_ip(k)} for k in (src, dst)]
-    forward = {"src": 0, "dst": 1, "tos": 0, "back_tos": 0, "rate_bps": least_bps}
+    forward = {"src": 0, "dst": 1, "tos": tos, "back_tos": back_tos, "rate_bps": least_bps}
     probes = _traffic(
         sites,
-        [forward, {**forward, "src": 1, "dst": 0}],
+        [forward, {**forward, "src": 1, "dst": 0, "tos": back_tos}],
         kind="probe",
         rounds=PROBES,
         gap_s=PROBE_GAP_S,
@@ -53,7 +57,8 @@ def measure_path(wan: Wan, path: Path, site_pid: Callable[[int], int], seconds: 
     medians = [statistics.median(found) if found else None for found in delays]
     known = [value for value in medians if value is not None]
     return {
-        "path": [wan.topology.site_names[k] for k in path],
+        "path": [wan.topology.site_names[k] for k in routes[0].path],
+        "back_path": [wan.topology.site_names[k] for k in routes[1].path],
         "least_rate_bps": least_bps,
         "carried_bps": carried["bps"],
         "declared_rtt_s": round_trip_s,
@@ -74,7 +79,8 @@ def _traffic(
     done = run([PYTHON, "-m", "testbed.emulation.traffic"], timeout=limit, input=json.dumps(request))
     answer: dict[str, Any] = json.loads(done.stdout)
     if "error" in answer:
-        raise StormbedError(
-            "nothing passes between these two sites", hint="`testbed link show` tells which links are down"
+        raise RunFailedError(
+            "nothing passes between these two sites: no TCP connection came about",
+            hint="`testbed link show` tells which links are down or black holes",
         )
     return list(answer["flows"])

@@ -191,7 +191,9 @@ def load(sites: Sites, request: dict[str, Any]) -> dict[str, Any]:
     loop, flows = Loop(), request["flows"]
     listeners = {}
     for k in {flow["dst"] for flow in flows}:
-        listeners[k] = sites.open(k, socket.SOCK_STREAM)
+        # The answer to a connection's first packet is sent before the connection has a socket of its own.
+        back = {flow["back_tos"] for flow in flows if flow["dst"] == k}
+        listeners[k] = sites.open(k, socket.SOCK_STREAM, back.pop() if len(back) == 1 else 0)
         listeners[k].listen(len(flows))
     source = os.memfd_create("payload")
     os.ftruncate(source, CHUNK_BYTES)

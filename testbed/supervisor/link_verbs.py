@@ -11,7 +11,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from testbed.emulation import counters, shaping
-from testbed.emulation.link_test import measure_path
+from testbed.emulation.link_test import measure_route
+from testbed.emulation.routes import routes_between
 from testbed.supervisor.player import Player
 from testbed.supervisor.registry import Progress, verb
 from testbed.supervisor.state import Supervisor
@@ -154,9 +155,10 @@ def link_test(
     ends = supervisor.topology.index(src), supervisor.topology.index(dst)
     if ends[0] == ends[1]:
         raise UsageError(f"from {src} to itself nothing crosses the WAN")
-    path = next(path for path in supervisor.network.paths if (path[0], path[-1]) == ends)
-    progress(f"measuring {' > '.join(supervisor.topology.site_names[k] for k in path)}")
-    return measure_path(supervisor.wan, path, supervisor.network.site_pid, seconds)
+    cut = sorted({state.link.index // 2 for state in supervisor.wan.states if state.down})
+    routes = routes_between(supervisor.topology, supervisor.info.controller_url, *ends, cut)
+    progress(f"measuring {' > '.join(supervisor.topology.site_names[k] for k in routes[0].path)}")
+    return measure_route(supervisor.wan, routes, supervisor.network.site_pid, seconds)
 
 
 @verb(changes=True)

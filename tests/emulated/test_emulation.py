@@ -308,3 +308,33 @@ def test_a_link_test_measures_from_host_to_host(fresh) -> None:
     for ends, seconds, message in ((("dc1", "dc1"), 1, "itself"), (("dc1", "dc2"), 0, "0.1 to 60 s")):
         with pytest.raises(UsageError, match=message):
             fresh.client.call("link_test", src=ends[0], dst=ends[1], seconds=seconds)
+
+
+DETOUR = {
+    "name": "detour",
+    "sites": {"a": {}, "b": {}, "c": {}, "d": {}},
+    "defaults": {"rate": "50mbit"},
+    "links": [
+        {"endpoints": ["a", "b"], "rate": "5mbit", "delay": "5ms"},
+        {"endpoints": ["b", "c"]},
+        {"endpoints": ["a", "c"]},
+        {"endpoints": ["c", "d"]},
+        {"endpoints": ["a", "d"]},
+    ],
+}
+
+
+def test_a_link_test_of_neighbours_measures_their_link_and_of_others_the_way_that_packets_go_now(bring) -> None:
+    """The fastest way from a to b is around by c, ten times as fast as the link between them."""
+    detour = bring(DETOUR)
+    found = detour.client.call("link_test", src="a", dst="b", seconds=1.0)
+    assert (found["path"], found["back_path"]) == (["a", "b"], ["b", "a"])
+    assert (found["least_rate_bps"], found["declared_rtt_s"]) == (5e6, 0.01)
+    assert 0.85 <= found["carried_bps"] / 5e6 <= 1.0
+    assert 0.0095 <= found["rtt_s"] < 0.02
+    assert detour.client.call("link_test", src="b", dst="d", seconds=0.2)["path"] == ["b", "c", "d"]
+    detour.client.call("link_down", src="c", dst="d")
+    moved = detour.client.call("link_test", src="b", dst="d", seconds=1.0)
+    assert (moved["path"], moved["back_path"]) == (["b", "a", "d"], ["d", "a", "b"])
+    assert (moved["least_rate_bps"], moved["declared_rtt_s"]) == (5e6, 0.01)
+    assert 0.85 <= moved["carried_bps"] / 5e6 <= 1.0

@@ -149,6 +149,23 @@ def enlarge(images: Images, side: int = SIDE) -> Images:
     return np.einsum("ij,njk,lk->nil", weights, images, weights, optimize=True).astype(np.float32)
 
 
+def require_data(name: str) -> None:
+    """Whether the package that a data set comes from is here. Cheap: nothing is loaded.
+
+    Raises:
+        CannotHonourError: it is not; naming the package.
+    """
+    if name == "digits":
+        _sklearn_folder()
+
+
+def _sklearn_folder() -> Path:
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise CannotHonourError("data digits: there is no scikit-learn", hint="pip install scikit-learn")
+    return Path(spec.submodule_search_locations[0])
+
+
 def _digits() -> Dataset:
     table = _digits_table()
     images = enlarge((table[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32))[:, None]
@@ -160,10 +177,7 @@ def _digits() -> Dataset:
 
 def _digits_table() -> np.ndarray[Any, np.dtype[np.float64]]:
     """1,797 rows of 64 grey values from 0 to 16 and the digit."""
-    spec = importlib.util.find_spec("sklearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise CannotHonourError("data digits: there is no scikit-learn", hint="pip install scikit-learn")
-    path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    path = _sklearn_folder() / "datasets" / "data" / "digits.csv.gz"
     if path.is_file():
         # The file that load_digits reads. Importing scikit-learn takes over a second of CPU in every worker.
         with gzip.open(path, "rt", encoding="utf-8") as file:

@@ -47,6 +47,11 @@ def run_experiment(
         CannotHonourError: this machine cannot run it, or something of the standing testbed has ended.
         KeyboardInterrupt: passed on when everything that was started has ended.
     """
+    if experiment.spec.tuners:
+        # Before anything is written or brought up: both worlds train the trials.
+        from agents.data import require_data
+
+        require_data(experiment.data)
     path = new_run_path(out, experiment.spec.name)
     if experiment.spec.world == "simulated" and experiment.spec.tuners:
         from testbed.searches.simulated import run_searches

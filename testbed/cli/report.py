@@ -71,8 +71,10 @@ def _write_figures(run: str, runs: Path, folder: Path, format: Format) -> None:
         paths = write_figures(find_run(run, runs), folder, bound_seconds)
     if format is Format.JSON:
         print_json({"paths": [str(path) for path in paths]})
-    else:
+    elif paths:
         typer.echo("\n".join(map(str, paths)))
+    if not paths:
+        typer.echo("testbed: this run has no figures: it measured nothing that one could be drawn of", err=True)
 
 
 def _write_page(run: str, runs: Path, out: Path | None, format: Format) -> None:

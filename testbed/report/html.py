@@ -107,14 +107,17 @@ def draw(directory: Path, run: Measurements, result: RunResult, replay: dict[str
 def write_figures(directory: Path, out: Path, bound: Bound | None = None) -> list[Path]:
     """Write each figure of a run as an SVG file of its own, for a paper or a slide; returns the files.
 
+    A run that measured nothing has no figures; then nothing is written.
+
     Raises:
         InvalidFileError: as `render_page`.
         OSError: `out` cannot be written.
     """
     run = read_run(directory)
     figures = draw(directory, run, summarise_run(run, bound), read_replay(directory))
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
+    paths: list[Path] = []
+    if figures:
+        out.mkdir(parents=True, exist_ok=True)
     for figure in figures:
         paths.append(out / f"{figure.name}.svg")
         paths[-1].write_text(standalone(figure.svg), encoding="utf-8")

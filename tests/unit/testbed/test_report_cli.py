@@ -90,6 +90,20 @@ def test_compare_says_when_no_scheduler_is_in_both(app: typer.Typer) -> None:
     assert not list(Path("runs").rglob("compare-*.html"))
 
 
+def test_a_run_without_figures_is_said_to_have_none(app: typer.Typer) -> None:
+    said(app, "run", "small.yaml")
+    (made,) = Path("runs").iterdir()
+    for path in made.iterdir():
+        if path.is_file() and path.name not in ("manifest.json", "topology.json", "experiment.yaml"):
+            path.unlink()
+    manifest = json.loads((made / "manifest.json").read_text())
+    (made / "manifest.json").write_text(json.dumps(manifest | {"segments": []}))
+    result = CliRunner().invoke(app, ["report", "--figures", "figures"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "" and "this run has no figures" in result.stderr
+    assert not Path("figures").exists()
+
+
 def test_json_is_one_document_with_a_schema(app: typer.Typer) -> None:
     document = json.loads(said(app, "run", "small.yaml", "--format", "json"))
     assert document["schema"] == 1

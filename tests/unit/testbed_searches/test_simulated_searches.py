@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,14 @@ from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import LoadedExperiment, experiment_from_text, open_experiment
 from testbed.report.compare import compare_runs, comparison_to_json
 from testbed.report.compare_page import render_compare_page
+from testbed.report.format import NONE, interval
 from testbed.report.html import render_page
 from testbed.report.measurements import read_run
-from testbed.report.searches import SearchMeasurements, read_searches
+from testbed.report.searches import SearchMeasurements, read_searches, summarise_searches
+from testbed.report.stats import summarise
 from testbed.report.summary import result_to_json, summarise_run
 from testbed.report.text import render_comparison
+from topologies.errors import CannotHonourError
 
 SMALL: dict[str, Any] = {
     "name": "s",
@@ -128,6 +133,36 @@ def test_two_runs_are_compared_policy_by_policy(searched: tuple[Path, SearchMeas
     page = render_compare_page(comparison)
     assert f"{ratio:.2f}" in page and "A SCT s" in page and "sincronia" in page
     assert "Synchronisation time" not in page, "no table without rows"
+
+
+def test_one_repeat_has_no_interval_and_two_have_that_of_their_means(
+    searched: tuple[Path, SearchMeasurements],
+) -> None:
+    path, found = searched
+    manifest = read_run(path).manifest
+    for repeats in (1, 2):
+        kept = tuple(segment for segment in manifest.segments if segment.repeat < repeats)
+        fair = summarise_searches(manifest.model_copy(update={"segments": kept}), found, [])[0]
+        for summary in (fair.stage, fair.job, fair.coflow):
+            assert summary is not None and summary.count > repeats
+            assert (summary.interval is None) == (repeats == 1)
+            assert (interval(summary) == NONE) == (repeats == 1)
+    means = [statistics.fmean(r.sct_s for r in found.stages if r.segment == f"fair#{n}") for n in (1, 2)]
+    assert fair.stage is not None and fair.stage.interval is not None
+    of_means = summarise(means)
+    assert of_means is not None and fair.stage.interval == pytest.approx(of_means.interval)
+
+
+def test_a_missing_package_is_found_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = {**SMALL["training"], "data": "digits"}
+    loaded = experiment(training=training, tuner=halving())
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(CannotHonourError, match="scikit-learn") as caught:
+        run_experiment(loaded, out=tmp_path / "runs")
+    assert caught.value.hint == "pip install scikit-learn"
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_same_file_gives_the_same_run(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 testbed torchrun examples/ddp.py --epochs 3
 
-Nothing in it knows of the testbed: `torchrun --nproc-per-node 2 examples/ddp.py` runs it on one machine.
+Nothing in it knows of the testbed: it is written for gloo, and for any launcher that sets RANK and WORLD_SIZE.
 """
 
 import argparse

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -98,6 +98,46 @@ class Figure:
     title: str
     reading: str
     svg: str
+
+
+@dataclass(frozen=True)
+class Look(Style):
+    """A scheduler's style beside others of the same one: `variant` counts these, 0 is the first.
+
+    Colour and marker stay those of the family; what tells its members apart is the line and whether marks are hollow.
+    A dashed line is no scheduler's: it is the bound's.
+    """
+
+    variant: int = 0
+
+    @property
+    def line(self) -> str:
+        return ("-", ":", "-.")[self.variant % 3]
+
+    @property
+    def hollow(self) -> bool:
+        return self.variant % 2 == 1
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """What matplotlib is to be told of colour and marker."""
+        face, edge = (CARD, self.colour) if self.hollow else (self.colour, CARD)
+        return {
+            "color": self.colour, "marker": self.marker, "markerfacecolor": face, "markeredgecolor": edge,
+            "markeredgewidth": 1.6 if self.hollow else 1.0,
+        }  # fmt: skip
+
+
+def looks_of(shown: Iterable[str], manifest: Manifest) -> dict[str, Look]:
+    """The looks of all schedulers of a figure: no two are alike, up to six of one family."""
+    found: dict[str, Look] = {}
+    families: dict[Style, int] = {}
+    for name in dict.fromkeys(shown):
+        style = style_of(name, manifest)
+        variant = families.get(style, 0)
+        families[style] = variant + 1
+        found[name] = Look(style.colour, style.marker, variant)
+    return found
 
 
 def style_of(shown: str, manifest: Manifest) -> Style:

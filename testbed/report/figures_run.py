@@ -17,6 +17,7 @@ from testbed.report.figures import (
     WARN,
     Figure,
     drawing,
+    looks_of,
     style_of,
     themed,
     to_svg,
@@ -52,8 +53,9 @@ def synchronisation_times(run: Measurements, result: RunResult) -> Figure | None
         return None
     made, (axes,) = drawing(0.9 + _ROW_IN * len(shown))
     values = [_measured(run, scheduler.scheduler) for scheduler in shown]
+    looks = looks_of((scheduler.scheduler for scheduler in shown), run.manifest)
     for row, (scheduler, times) in enumerate(zip(shown, values, strict=True)):
-        style, summary = style_of(scheduler.scheduler, run.manifest), scheduler.synchronisation
+        style, summary = looks[scheduler.scheduler], scheduler.synchronisation
         assert summary is not None
         some = times[:: max(1, len(times) // _MOST_DOTS)]
         # Spread below the mean in the order in which they came, so that equal ones do not hide each other.
@@ -64,11 +66,10 @@ def synchronisation_times(run: Measurements, result: RunResult) -> Figure | None
             axes.plot(summary.interval, (row, row), "|", color=style.colour, markersize=11, markeredgewidth=2)
         axes.plot(
             *(summary.mean, row),
-            style.marker,
-            color=style.colour,
+            linestyle="none",
             markersize=13 if style.marker == "*" else 9,
-            markeredgecolor=CARD,
             zorder=4,
+            **style.marks,
         )
         half = 0.0 if summary.interval is None else summary.interval[1] - summary.mean
         # Of a simulated run all may be equal, and then there is no spread to tell.
@@ -122,13 +123,14 @@ def accuracy(run: Measurements, result: RunResult) -> Figure | None:
             continue
         made, (axes,) = drawing(3.2)
         named: set[str] = set()
+        looks = looks_of((segment.scheduler for segment in run.manifest.segments), run.manifest)
         for segment, points in curves:
-            style = style_of(segment.scheduler, run.manifest)
+            style = looks[segment.scheduler]
             label = segment.scheduler if segment.scheduler not in named else None
             named.add(segment.scheduler)
             axes.plot(
-                *zip(*points, strict=True), "-", marker=style.marker, color=style.colour, label=label,
-                markersize=5, markeredgecolor=CARD, markeredgewidth=0.6, markevery=max(1, len(points) // 25),
+                *zip(*points, strict=True), linestyle=style.line, label=label, markersize=5,
+                markevery=max(1, len(points) // 25), **style.marks | {"markeredgewidth": 0.6 * (1 + style.hollow)},
             )  # fmt: skip
         if key == "accuracy":
             from matplotlib.ticker import PercentFormatter

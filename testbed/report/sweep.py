@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from agents.planning.registry import Style
 from testbed.experiments.manifest import Manifest
 from testbed.experiments.sweep import REPLICATES, label
 from testbed.report import html_parts as parts
-from testbed.report.figures import CARD, INK, Figure, drawing, style_of, themed, to_svg
+from testbed.report.figures import INK, Figure, Look, drawing, looks_of, themed, to_svg
 from testbed.report.format import NONE, seconds
 from testbed.report.stats import Summary, summarise
 
@@ -117,14 +116,20 @@ def figure(axes: Sequence[str], rows: Sequence[Row], manifest: Manifest) -> Figu
         return None
     made, plots = drawing(2.7 * len(panels) + 0.3, len(panels), sharex=True)
     categories = _categories(rows, axis)
+    looks = looks_of((name for _, name in lines), manifest)
     for plot, panel in zip(plots, panels, strict=True):
         shown = {name: line for (rest, name), line in lines.items() if rest == panel}
         for name, line in shown.items():
-            _draw(plot, name, line, style_of(name, manifest))
+            _draw(plot, name, line, looks[name])
         bounds = {cell.place: cell.bound_s for line in shown.values() for cell in line if cell.bound_s}
         if bounds:
             places = sorted(bounds)
-            plot.plot(places, [bounds[place] for place in places], "--", color=INK, linewidth=1.2, label="bound")
+            # A line needs two ends; where there is one value the bound is a short one across it.
+            alone: dict[str, Any] = {}
+            if len(places) == 1:
+                alone = {"marker": "_", "markersize": 18, "markeredgewidth": 1.2}
+            heights = [bounds[place] for place in places]
+            plot.plot(places, heights, "--", color=INK, linewidth=1.2, label="bound", **alone)
         plot.set_title(panel)
         plot.set_ylabel("synchronisation, s")
         _scale(plot, shown, bounds, categories)
@@ -140,12 +145,12 @@ def figure(axes: Sequence[str], rows: Sequence[Row], manifest: Manifest) -> Figu
     )
 
 
-def _draw(plot: Axes, name: str, line: Sequence[Cell], style: Style) -> None:
+def _draw(plot: Axes, name: str, line: Sequence[Cell], style: Look) -> None:
     places, means = [cell.place for cell in line], [cell.summary.mean for cell in line]
     low = [mean - (cell.summary.interval or (mean,))[0] for cell, mean in zip(line, means, strict=True)]
     plot.errorbar(
-        places, means, yerr=low, color=style.colour, marker=style.marker, label=name,
-        markersize=11 if style.marker == "*" else 7, markeredgecolor=CARD, capsize=3, linewidth=1.8,
+        places, means, yerr=low, label=name, linestyle=style.line,
+        markersize=11 if style.marker == "*" else 7, capsize=3, linewidth=1.8, **style.marks,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from testbed.cli import build
 from testbed.cli.errors import exit_code_of
 from testbed.experiments import sweep_run
+from testbed.experiments.manifest import Manifest, read_manifest
 from testbed.experiments.spec import experiment_from_text, open_experiment
 from testbed.experiments.sweep import (
     Sweep,
@@ -24,7 +25,8 @@ from testbed.experiments.sweep import (
     parse_setting,
 )
 from testbed.experiments.sweep_run import STATE, SweepDirectory, groups, run_sweep
-from testbed.report.sweep import cells, to_csv
+from testbed.report.figures import looks_of
+from testbed.report.sweep import cells, figure, schedulers_of, to_csv
 from topologies.errors import InvalidFileError, RunFailedError, StormbedError, UsageError
 
 EXPERIMENT = """
@@ -293,3 +295,33 @@ def test_searches_are_run_and_not_swept(tmp_path: Path) -> None:
         load_sweep(write(tmp_path, experiment="searches", axes={"seed": [1, 2]}))
     assert "testbed run searches --seed" in caught.value.hint
     assert caught.value.exit_code == 2
+
+
+def swept(tmp_path: Path, small: Path, axes: dict[str, list]) -> tuple[list[dict], Manifest]:
+    small.write_text(EXPERIMENT.replace("[star, netstorm]", "[packing, {name: packing, label: packing-fitted}]"))
+    sweep = load_sweep(write(tmp_path, axes=axes))
+    rows = run_sweep(sweep, SweepDirectory(tmp_path / "out", sweep))
+    return rows, read_manifest(tmp_path / "out" / rows[0]["run"])
+
+
+def test_schedulers_of_one_family_can_be_told_apart(tmp_path: Path, small: Path) -> None:
+    rows, manifest = swept(tmp_path, small, {"scale": [0.5, 1]})
+    looks = looks_of(schedulers_of(rows), manifest)
+    first, second = looks["packing"], looks["packing-fitted"]
+    assert (first.colour, first.marker) == (second.colour, second.marker)
+    assert (first.line, first.hollow, second.line, second.hollow) == ("-", False, ":", True)
+    six = looks_of(["packing", *(f"packing-{k}" for k in range(5))], manifest).values()
+    assert len({(look.line, look.hollow) for look in six}) == 6
+    drawn = figure(["scale"], rows, manifest)
+    assert drawn is not None
+    dotted = f"stroke-dasharray: 1.8,2.97; stroke-dashoffset: 0; stroke: {first.colour.lower()}"
+    assert dotted in drawn.svg
+
+
+def test_the_bound_of_a_single_value_is_drawn(tmp_path: Path, small: Path) -> None:
+    rows, manifest = swept(tmp_path, small, {"scale": [1]})
+    drawn = figure(["scale"], rows, manifest)
+    assert drawn is not None and rows[0]["schedulers"][0]["bound_s"]
+    # One mark on the panel, one in the legend.
+    assert 'd="M 9 0 L -9 -0" style="stroke: var(--ink)' in drawn.svg
+    assert drawn.svg.count('style="fill: var(--ink); stroke: var(--ink)') == 2

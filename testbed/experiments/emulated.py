@@ -299,18 +299,19 @@ class EmulatedRun:
 
     def _explain(self, error: BaseException) -> BaseException:
         """The error, or one that names the testbed or the worker whose end was behind it."""
+        # Whatever was asked of it when it was gone fails in its own way, with "no testbed is up" for one.
+        if isinstance(error, StormbedError) and has_ended(self._testbed.name):
+            return self._testbed_ended()
         if not isinstance(error, RunFailedError | DeadlineError):
             return error
-        if has_ended(self._testbed.name):
-            return RunFailedError(
-                f"the testbed {self._testbed.name} ended during the run, with everything in it",
-                hint="`testbed down` or a killed supervisor does that; bring it up again",
-            )
         pause = threading.Event()
         deadline = time.monotonic() + CAUSE_GRACE_S
         # The others end as soon as they hear of it, often before the end of the first one is seen here.
         while not self._workers.all_ended and time.monotonic() < deadline:
             pause.wait(POLL_S)
+        # One that was being taken down may still have answered before.
+        if self._workers.all_ended and has_ended(self._testbed.name):
+            return self._testbed_ended()
         # Asked once: others may end while their exit codes are fetched.
         over = self._workers.ended()
         codes = {worker.name: self._workers.exit_code(worker) for worker in over}
@@ -322,6 +323,12 @@ class EmulatedRun:
         if not told and isinstance(error, RunFailedError):
             return error
         return RunFailedError("; ".join([error.message, *told]), hint=error.hint)
+
+    def _testbed_ended(self) -> RunFailedError:
+        return RunFailedError(
+            f"the testbed {self._testbed.name} ended during the run, with everything in it",
+            hint="`testbed down` or a killed supervisor does that; bring it up again",
+        )
 
     def _fidelity(self) -> FidelityRow:
         """The verdict on the network, and a note of what others did to it meanwhile."""

@@ -132,7 +132,11 @@ def testbed_for(
             say(f"testbed {name} is left standing; `testbed down {name}` takes it away")
         else:
             say(f"taking down testbed {name}")
-            launch.down(name)
+            try:
+                launch.down(name)
+            except UsageError as error:
+                # Somebody else took it away. If that broke the run, the run's own error tells it, and has to stay.
+                say(f"nothing to take down: {error.message}")
 
 
 def free_name(experiment: str, taken: Collection[str]) -> str:

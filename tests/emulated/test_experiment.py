@@ -213,6 +213,23 @@ def test_an_interrupt_ends_the_workers_and_keeps_what_there_is(tmp_path: Path, n
     assert "interrupted" in out
 
 
+def test_a_run_whose_testbed_is_taken_down_says_so(tmp_path: Path, name: str) -> None:
+    """One that the run brought up itself, and so would take down at its end."""
+    (tmp_path / "long.yaml").write_text(LONG)
+    process = start_cli("run", "long.yaml", "--name", name, cwd=tmp_path)
+    try:
+        eventually(lambda: list(tmp_path.glob("runs/*/workers/dc2-0/trace.jsonl")), "the first iteration", 60)
+        launch.down(name)
+        code, _, err = finish(process, 40)
+    finally:
+        process.kill()
+    assert code == 5, err
+    assert f"the testbed {name} ended during the run" in err
+    assert not is_up(name)
+    failure = read_manifest(only_run(tmp_path)).failure
+    assert failure is not None and (failure.exit_code, name in failure.message) == (5, True)
+
+
 def test_a_worker_that_cannot_start_is_named_with_its_last_words(tmp_path: Path, pair: str) -> None:
     text = "name: x\ntopology: pair\ntraining: {model: mlp-1000, data: nowhere.npz}\nschedulers: [netstorm]\n"
     (tmp_path / "x.yaml").write_text(text)

@@ -8,10 +8,11 @@ scheduler that carries its gradients; on `gloo` the processes speak to each othe
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,13 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from agents.control import CoordinatorClient
-from agents.planning.registry import library_of
+from agents.planning.registry import accepted_names, get_scheduler, library_of
 from testbed.api import Testbed
 from testbed.experiments.manifest import WorkerRow
 from testbed.experiments.workers import RunningWorker, Workers, describe_end
 from testbed.meeting import choose_port, meeting
 from testbed.torchrun_site import BACKEND, COMMAND, DIRECTORY, GLOO, STORMBED
-from topologies.errors import DeadlineError, RunFailedError, StormbedError, UsageError
+from topologies.errors import RunFailedError, StormbedError, UsageError, nearest
 from topologies.files import open_file
 
 BACKENDS: Final = (STORMBED, GLOO)
@@ -65,16 +66,30 @@ class Launch:
     timeout_s: float | None = None
     directory: Path = field(default_factory=Path.cwd)
 
-    def check(self) -> None:
-        """Raise UsageError (InvalidFileError for the script) for what cannot be, before anything is started."""
+    def check(self, site_names: Sequence[str] | None = None) -> None:
+        """Raise UsageError (InvalidFileError for the script) for what cannot be, before anything is started.
+
+        Args:
+            site_names: of the testbed, where it is known; the scheduler's options are checked too then.
+        """
         if self.backend not in BACKENDS:
             raise UsageError(f"there is no backend {self.backend!r}", hint=f"one of {', '.join(BACKENDS)}")
         open_file(self.script).close()
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"{self.workers} workers a site", hint="at least 1")
+        for what, seconds in (("timeout", self.timeout_s), ("deadline", self.deadline_s)):
+            if seconds is not None and not 0 < seconds < math.inf:
+                raise UsageError(f"a {what} of {seconds:g} s", hint="more than 0 s, and finite")
         library = library_of(self.scheduler) if self.backend == STORMBED else ""
         if library:
             raise UsageError(f"{library} is no scheduler of the agents", hint=f"--backend {library}")
+        if self.backend != STORMBED:
+            return
+        name = self.scheduler if isinstance(self.scheduler, str) else self.scheduler.get("name")
+        if name not in accepted_names():
+            raise UsageError(f"unknown scheduler {name!r}", hint=nearest(str(name), accepted_names()))
+        if site_names is not None:
+            get_scheduler(self.scheduler, site_names)
 
 
 def rows(sites: Mapping[str, int]) -> tuple[WorkerRow, ...]:
@@ -127,11 +142,10 @@ def torchrun(testbed: Testbed, launch: Launch, folder: Path, on_line: OnLine | N
 
     Raises:
         RunFailedError: a worker ended with another status than 0, or the job stopped; the message names the
-            first. All others have been ended.
-        DeadlineError: it took longer than `timeout_s`.
+            first; or it took longer than `timeout_s`. All others have been ended.
         KeyboardInterrupt: passed on once all workers have ended.
     """
-    launch.check()
+    launch.check(testbed.topology.site_names)
     sites = {name: launch.workers or site.workers for name, site in testbed.topology.sites.items()}
     job = f"torchrun-{launch.script.stem}-{secrets.token_hex(3)}"
     port = launch.port if launch.port is not None else choose_port()
@@ -186,7 +200,10 @@ def _watch(testbed: Testbed, workers: Workers, launch: Launch, tails: _Tails) ->
         well.update(worker.name for worker in ended)
         if deadline is not None and time.monotonic() > deadline:
             left = [worker.name for worker in workers.running if worker.name not in well]
-            raise DeadlineError(f"{', '.join(left)} to end", launch.timeout_s or 0.0)
+            raise RunFailedError(
+                f"not over after {launch.timeout_s:g} s, still running: {', '.join(left)}",
+                hint=f"give it more with --timeout; logs: {workers.running[0].folder.parent}",
+            )
         pause.wait(POLL_S)
 
 

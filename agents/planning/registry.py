@@ -187,6 +187,11 @@ def scheduler_names() -> tuple[str, ...]:
     return (*ours, *sorted(_outside(tuple(sys.path))))
 
 
+def accepted_names() -> tuple[str, ...]:
+    """Every name for a scheduler that the agents carry out, short ones too."""
+    return (*_ALIASES, *scheduler_names())
+
+
 def library_names() -> tuple[str, ...]:
     """The schedulers that stand for a library of the workers' own, which the agents have no part in."""
     return tuple(name for name, entry in _ENTRIES.items() if entry.library)

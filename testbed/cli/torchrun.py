@@ -48,7 +48,7 @@ def torchrun(
 
     RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME are set. A script that
     was written for gloo runs on stormbed without an edit, and the other way round. Exit code 5 names the
-    first site that failed; Ctrl-C ends all.
+    first site that failed, or that the time is over; Ctrl-C ends all.
     """
     from testbed.torchrun import Launch, new_folder
     from testbed.torchrun import torchrun as run_everywhere
@@ -67,6 +67,7 @@ def torchrun(
     )
     launch.check()
     testbed = attach(name, "torchrun")
+    launch.check(testbed.topology.site_names)
     folder = new_folder(logs, script)
     typer.echo(f"{backend} on {testbed.name}; logs: {folder}", err=True)
 

@@ -15,7 +15,7 @@ from testbed.emulation.wan import Wan
 from testbed.runner import run
 from topologies.addressing import wan_ip
 from topologies.dscp import encode
-from topologies.errors import RunFailedError, UsageError
+from topologies.errors import DeadlineError, RunFailedError, UsageError
 
 PROBES: Final = 300
 PROBE_GAP_S: Final = 0.002
@@ -76,7 +76,12 @@ def _traffic(
 ) -> list[dict[str, Any]]:
     request = {"sites": list(sites), "flows": list(flows), **fields}
     limit = 30 + PROBES * PROBE_GAP_S + sum(fields.get(key, 0) for key in ("warm_s", "seconds_s", "wait_s"))
-    done = run([PYTHON, "-m", "testbed.emulation.traffic"], timeout=limit, input=json.dumps(request))
+    try:
+        done = run([PYTHON, "-m", "testbed.emulation.traffic"], timeout=limit, input=json.dumps(request))
+    except DeadlineError:
+        raise RunFailedError(
+            f"the measurement was not over after {limit:g} s", hint="the machine is busy: try again when it is idle"
+        ) from None
     answer: dict[str, Any] = json.loads(done.stdout)
     if "error" in answer:
         raise RunFailedError(

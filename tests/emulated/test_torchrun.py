@@ -135,6 +135,20 @@ def test_the_first_site_to_fail_is_named_and_all_others_end(pair: Standing, tmp_
     wait_for(lambda: running(pair) == [], "the workers' shells to end", 5)
 
 
+def test_what_takes_too_long_or_cannot_be_ends_with_its_own_code(pair: Standing, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    words = [str(tmp_path / "waits.py"), str(tmp_path)]
+    for options, code, says in (
+        (("--timeout", "3", "--logs", str(tmp_path / "late")), 5, "not over after 3 s, still running: dc1-0, dc2-0"),
+        (("--timeout", "-3", "--logs", str(tmp_path / "logs")), 2, "a timeout of -3 s"),
+        (("--scheduler", "bogus", "--logs", str(tmp_path / "logs")), 2, "unknown scheduler 'bogus'"),
+    ):
+        command_line = command(pair, *options, *words)
+        done = subprocess.run(command_line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code and says in done.stderr, done.stderr
+    assert not (tmp_path / "logs").exists()
+
+
 def test_ctrl_c_ends_every_worker(pair: Standing, tmp_path: Path) -> None:
     script = tmp_path / "waits.py"
     script.write_text(WAITS)

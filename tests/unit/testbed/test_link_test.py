@@ -9,7 +9,7 @@ import pytest
 
 from testbed.emulation import link_test
 from testbed.emulation.routes import Route, chosen_route, routes_between
-from topologies.errors import RunFailedError
+from topologies.errors import DeadlineError, RunFailedError
 from topologies.load import topology_from_dict
 
 # From a to b the way around is the faster one, so the direct link is path 1.
@@ -62,3 +62,10 @@ def test_where_nothing_passes_the_test_has_failed(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RunFailedError, match="nothing passes between these two sites") as caught:
         link_test._traffic([], [], kind="load")
     assert caught.value.exit_code == 5
+
+    def late(*args: object, **kwargs: object) -> None:
+        raise DeadlineError("the command", 30)
+
+    monkeypatch.setattr(link_test, "run", late)
+    with pytest.raises(RunFailedError, match="the measurement was not over after"):
+        link_test._traffic([], [], kind="load")

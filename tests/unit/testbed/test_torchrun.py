@@ -78,6 +78,23 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> Non
         Launch(script, backend="nccl").check()
     with pytest.raises(UsageError, match="0 workers"):
         Launch(script, workers=0).check()
+    for seconds in (0.0, -3.0, float("nan")):
+        with pytest.raises(UsageError, match="a timeout of"):
+            Launch(script, timeout_s=seconds).check()
+        with pytest.raises(UsageError, match="a deadline of"):
+            Launch(script, deadline_s=seconds).check()
+
+
+def test_a_scheduler_is_looked_up_before_anything_starts(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(UsageError, match="unknown scheduler 'bogus'") as caught:
+        Launch(script, scheduler="bogus").check()
+    assert "netstorm" in caught.value.hint and "gloo" not in caught.value.hint
+    Launch(script, scheduler="star-first").check(("a", "b"))
+    Launch(script, scheduler="bogus", backend="gloo").check(("a", "b"))
+    with pytest.raises(UsageError, match="no option 'sever'"):
+        Launch(script, scheduler={"name": "star", "options": {"sever": "a"}}).check(("a", "b"))
 
 
 ENDS = """

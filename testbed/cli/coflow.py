@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.output import Format, FormatOption, print_json, print_table
+from testbed.cli.output import Format, FormatOption, print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from testbed.coflow.simulator import Simulation, Watch
+
+
+# Every renewal costs a look at all flows, so a shorter cadence only takes long.
+LEAST_REFRESH_S = 0.001
+LEAST_BYTES_PER_S = 1.0
+TELL_S = 3.0
 
 
 class Rates(StrEnum):
@@ -53,8 +64,8 @@ def coflow(
     refresh: Annotated[
         str | None,
         typer.Option(
-            help="Seconds between renewals of rates; 0 = at every end of a flow, events = only when coflows "
-            "arrive and end. Default 0, for madd 0.125."
+            help="Seconds between renewals of rates, at least 0.001; 0 = at every end of a flow, events = only "
+            "when coflows arrive and end. Default 0, for madd 0.125."
         ),
     ] = None,
     backfill: Annotated[
@@ -73,21 +84,38 @@ def coflow(
 
     rate = _bytes_per_s(port_rate)
     refresh_s = None if refresh is None else _seconds(refresh)
-    result, _ = run_trace(
-        named_trace(str(trace)) or read_trace(trace),
-        {"name": policy, "options": _options(option or [])},
-        rate,
-        allocation=None if allocation is None else allocation.value,
-        refresh_s=refresh_s,
-        at_once=at_once,
-        backfill=backfill.value,
-    )
+    found = named_trace(str(trace)) or read_trace(trace)
+    spec = {"name": policy, "options": _options(option or [])}
+    with progress() as say:
+        result, _ = run_trace(
+            found,
+            spec,
+            rate,
+            allocation=None if allocation is None else allocation.value,
+            refresh_s=refresh_s,
+            at_once=at_once,
+            backfill=backfill.value,
+            watch=_teller(say, len(found.coflows)),
+        )
     document = asdict(result)
     if output is Format.JSON:
         print_json(document)
         return
     columns = ("policy", "cadence_s", "coflows", "mean_cct_s", "p95_cct_s", "mean_wait_s", "bound_ratio")
     print_table(columns, [[_cell(document[column]) for column in columns]])
+
+
+def _teller(say: Callable[[str], None], coflows: int) -> Watch:
+    """Tells every few seconds how far a simulation is."""
+    told = time.monotonic()
+
+    def watch(simulation: Simulation) -> None:
+        nonlocal told
+        if time.monotonic() - told >= TELL_S:
+            told = time.monotonic()
+            say(f"{len(simulation.done)} of {coflows} coflows over, {simulation.now:.3f} s simulated")
+
+    return watch
 
 
 def _cell(value: object) -> object:
@@ -107,8 +135,8 @@ def _bytes_per_s(text: str) -> float:
         raise UsageError(f"a port rate of {text} has no unit", hint=f"{text}MB/s, or in bits such as 1gbit")
     else:
         rate = Rate.parse(text).bps / 8
-    if not rate > 0:
-        raise UsageError(f"ports that carry {text}", hint="use a rate above zero")
+    if not LEAST_BYTES_PER_S <= rate < inf:
+        raise UsageError(f"ports that carry {text}", hint="at least a byte a second")
     return rate
 
 
@@ -121,8 +149,10 @@ def _seconds(text: str) -> float:
         seconds = float(text.removesuffix("s"))
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds < inf:
-        raise UsageError(f"a refresh of {text!r}", hint="seconds of at least 0, or events")
+    if seconds != 0 and not LEAST_REFRESH_S <= seconds < inf:
+        raise UsageError(
+            f"a refresh of {text!r}", hint=f"seconds of at least {LEAST_REFRESH_S:g}, 0 or events"
+        )
     return seconds
 
 

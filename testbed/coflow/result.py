@@ -15,7 +15,7 @@ from agents.coflow.registry import OrderingSpec, get_ordering
 from testbed.coflow.bounds import trace_bound
 from testbed.coflow.demand import Array
 from testbed.coflow.madd import Backfill
-from testbed.coflow.simulator import Done, Simulation
+from testbed.coflow.simulator import Done, Simulation, Watch
 from testbed.coflow.trace import Trace, TraceWorkload
 
 
@@ -56,6 +56,7 @@ def run_trace(
     refresh_s: float | None = None,
     at_once: bool = False,
     backfill: Backfill = "ranked",
+    watch: Watch | None = None,
 ) -> tuple[TraceResult, dict[int, Done]]:
     """Run a trace through a switch whose ports carry `rate` bytes/s; the result, and what became of each id.
 
@@ -67,7 +68,7 @@ def run_trace(
         ordering = ordering.with_sizes([coflow.demand.bytes for coflow in trace.coflows])
     workload = TraceWorkload(trace.coflows, at_once=at_once)
     fabric = Fabric.switch(trace.ports, rate)
-    simulation = Simulation(fabric, ordering, workload, allocation, refresh_s, backfill)
+    simulation = Simulation(fabric, ordering, workload, allocation, refresh_s, backfill, watch)
     simulation.run()
     done = {workload.ids[number]: entry for number, entry in simulation.done.items()}
     cadence = None if simulation.refresh_s == inf else simulation.refresh_s

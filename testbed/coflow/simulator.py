@@ -7,6 +7,7 @@ rates that respect the ranking.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -22,6 +23,11 @@ from testbed.coflow.madd import BACKFILLS, Backfill
 
 # Of MADD, seconds. A stated choice: results depend on it strongly.
 MADD_REFRESH_S = 0.125
+# Steps of the simulation from one look of a watcher to the next: some milliseconds up to a second.
+WATCH_STEPS = 16
+
+
+Watch = Callable[["Simulation"], None]
 
 
 class Engine(Protocol):
@@ -103,6 +109,7 @@ class Simulation:
     refresh_s   seconds between renewals of rates besides arrivals and ends of coflows; 0 = at every end of a
                 flow, infinity = no other; None = 0, but 0.125 for MADD
     backfill    what becomes of what MADD leaves; see `testbed.coflow.madd`
+    watch       is called again and again while it runs, so that somebody can tell how far it is
     """
 
     def __init__(
@@ -113,8 +120,10 @@ class Simulation:
         allocation: Allocation | None = None,
         refresh_s: float | None = None,
         backfill: Backfill = "ranked",
+        watch: Watch | None = None,
     ) -> None:
         self.fabric = fabric
+        self._watch = watch
         self.ordering = ordering
         self.workload = workload
         self.allocation: Allocation = allocation or ordering.allocation
@@ -170,7 +179,11 @@ class Simulation:
         self.workload.start(self)
         if self._stale:
             self._rank()
-        while self._active or self._timers:
+        for step in itertools.count():
+            if not self._active and not self._timers:
+                return
+            if self._watch is not None and step % WATCH_STEPS == 0:
+                self._watch(self)
             moment = self._moment()
             if moment == inf:
                 raise CoflowError(f"{len(self._active)} coflows are stuck at {self.now} s")

@@ -5,7 +5,7 @@ The first line holds ports and coflows; every other one a coflow:
     id arrival_ms mappers m_1 .. m_M reducers location:megabytes ..
 
 A reducer's megabytes (1,048,576 bytes each) are what it receives in total. They are rounded up to a multiple
-of the mappers, as coflowsim does, and come evenly from all of them. Ports are counted from 0.
+of the mappers, as coflowsim does, and come evenly from all of them. Ports are counted from 0; there are at most 4096.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from topologies.errors import InvalidFileError
 from topologies.files import open_file
 
 MEGABYTE = 1 << 20
+# A sanity bound: engines keep a number for every pair of ports, 128 MiB at this many. The public trace has 150.
+MAX_PORTS = 4096
 _FORM = "a coflow is: id arrival_ms M m_1..m_M R location:megabytes (R of them)"
 
 
@@ -62,6 +64,8 @@ def parse_trace(text: str, name: str = "trace") -> Trace:
     head = _Line(name, *lines[0])
     head.form = "the first line holds ports and coflows"
     ports, count = head.whole("ports", least=1), head.whole("coflows", least=1)
+    if ports > MAX_PORTS:
+        raise head.error(f"{ports} ports", hint=f"at most {MAX_PORTS}")
     head.end()
     coflows: list[TraceCoflow] = []
     seen: dict[int, int] = {}

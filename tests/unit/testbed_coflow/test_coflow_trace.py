@@ -81,6 +81,7 @@ def test_a_bad_line_is_named(line: str, says: str) -> None:
         ("4\n", "trace, line 1: ends after 1 words where the coflows should be"),
         ("4 1 1\n", "trace, line 1: 1 words too many"),
         ("0 1\n", "trace, line 1: the ports is 0"),
+        ("99999999999 1\n1 0 1 0 1 1:5\n", "trace, line 1: 99999999999 ports (at most 4096"),
         ("4 3\n9 0 1 0 1 1:5\n", "trace, line 1: 3 coflows declared, 1 lines follow"),
         ("4 1\n1 0 1 0 1 1:5\n2 0 1 0 1 1:5\n", "trace, line 1: 1 coflows declared, 2 lines follow"),
     ],
@@ -143,6 +144,18 @@ def test_the_verb_prints_what_programs_read(tmp_path: Path) -> None:
     assert text.split()[:5] == ["policy", "cadence_s", "coflows", "mean_cct_s", "p95_cct_s"]
 
 
+def test_a_simulation_that_takes_long_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("testbed.cli.coflow.TELL_S", 0.0)
+    path = tmp_path / "small.txt"
+    path.write_text(SMALL)
+    build()(["coflow", str(path), "--policy", "varys", "--format", "json"], standalone_mode=False)
+    shown = capsys.readouterr()
+    assert "2 of 4 coflows over" in shown.err
+    assert json.loads(shown.out)["coflows"] == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -151,6 +164,8 @@ def test_the_verb_prints_what_programs_read(tmp_path: Path) -> None:
         (("--port-rate", "0MB/s"), "ports that carry 0MB/s"),
         (("--refresh", "often"), "a refresh of 'often'"),
         (("--refresh", "-1"), "a refresh of '-1'"),
+        (("--refresh", "0.0000001"), "a refresh of '0.0000001' (seconds of at least 0.001"),
+        (("--port-rate", "0.0000001MB/s"), "ports that carry 0.0000001MB/s"),
         (("--option", "static"), "--option static"),
         (("--policy", "varys", "--refresh", "0"), "MADD at every end of a flow"),
         (("--policy", "varys", "--option", "steady=true"), "varys has no option 'steady'"),

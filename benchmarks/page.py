@@ -27,7 +27,7 @@ from testbed.api import Testbed
 from testbed.dashboard.background import ensure
 
 ROOT = Path(__file__).parents[1]
-GEANT = "topohub:topozoo/Geant2012?default-rate=20mbit"
+GEANT = "topohub:topozoo/Geant2012?default-rate=4mbit"
 EVERY_S = 15
 TRAINING = f"""
 name: page-load
@@ -90,7 +90,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         Testbed.up(GEANT, name=f"page-{os.getpid()}", calibrate=False, allow_degraded=True) as testbed,
     ):
-        dynamics = {"kind": "uniform", "every": "2s", "rate": "10mbit..30mbit"}
+        dynamics = {"kind": "uniform", "every": "2s", "rate": "2mbit..6mbit"}
         testbed.call("dynamics_start", dynamics=dynamics, seed=1)
         found = measure(testbed, 60 * asked.minutes, Path(folder))
     rows = found["rows"]

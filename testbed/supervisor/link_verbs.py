@@ -59,7 +59,8 @@ def _values(link: DirectedLink) -> dict[str, Any]:
     }
 
 
-@verb()
+# Read each second of a run: on a machine whose processors are all taken by the switches it may come late.
+@verb(seconds=60)
 def sample(supervisor: Supervisor, progress: Progress) -> dict[str, Any]:
     """Cumulative counters of every direction, of the machine's CPU and of the testbed's own processes; the
     difference of two is a window.

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from topologies.errors import InvalidFileError, StormbedError, UsageError
-from topologies.files import read_text
+from topologies.files import explain, read_text, show
 from topologies.model import Topology
 from topologies.traces import (
     MAX_BYTES,
@@ -142,11 +142,11 @@ class Dynamics(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = f"{first['loc'][0]}: " if first["loc"] else ""
+            path, message, hint = explain(cls, error)
+            place = f"{show(path)}: " if path else ""
             raise UsageError(
-                f"dynamics {text[:80]!r}: {place}{first['msg'].removeprefix('Value error, ')}",
-                hint=f"the kinds are {', '.join(KINDS[1:])}; see docs/dynamics.md",
+                f"dynamics {text[:80]!r}: {place}{message}",
+                hint=hint or f"the kinds are {', '.join(KINDS[1:])}; see docs/dynamics.md",
             ) from None
 
     def __str__(self) -> str:

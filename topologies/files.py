@@ -14,7 +14,7 @@ from typing import Annotated, Any, BinaryIO, TypeVar, Union, get_args, get_origi
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from topologies.errors import InvalidFileError, nearest
+from topologies.errors import InvalidFileError, UsageError, nearest
 
 MAX_BYTES = 1_000_000
 MAX_VALUES = 200_000
@@ -57,43 +57,8 @@ class Document:
         try:
             return model.model_validate(self.data)
         except ValidationError as error:
-            raise self._explain(model, error) from None
-
-    def _explain(self, model: type[BaseModel], error: ValidationError) -> InvalidFileError:
-        problems = error.errors()
-        # An unknown key often explains a missing one (a misspelt `rate`), so it is told first.
-        first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
-        path = tuple(part for part in first["loc"] if part != "[key]")
-        context = first.get("ctx", {})
-        cause = context.get("error")
-        hint = ""
-        match first["type"]:
-            case "extra_forbidden":
-                owner = _model_at(model, path[:-1])
-                known = list(owner.model_fields) if owner else []
-                message, hint = f"unknown key {str(path[-1])!r}", nearest(str(path[-1]), known)
-            case "missing":
-                message, hint = f"the key {str(path[-1])!r} is missing", "add it"
-            case "value_error" if cause is not None:
-                message, hint = getattr(cause, "message", str(cause)), getattr(cause, "hint", "")
-                named, rest = _leading_path(message) if not path else ((), message)
-                path, message = path + named, rest
-            case "dict_type" | "model_type" | "model_attributes_type":
-                message = f"this is a {_kind(first['input'])}, not a map"
-            case "tuple_type" | "list_type":
-                message = f"this is a {_kind(first['input'])}, not a list"
-            case _:
-                given = "blank" if first["input"] is None else f"{first['input']!r:.60}"
-                message = f"{first['msg'].removeprefix('Input ').lower()}, not {given}"
-        if path[:1] == ("links",) and first["type"] in ("too_long", "missing") and "endpoints" in path:
-            message, hint = "a link joins exactly two sites", "write for example endpoints: [dc1, dc2]"
-        if len(problems) > 1:
-            message += (
-                f"; {len(problems) - 1} more of this kind follow"
-                if len(problems) > 2
-                else "; one more follows"
-            )
-        return self.error(path, message, hint=hint)
+            path, message, hint = explain(model, error)
+            raise self.error(path, message, hint=hint) from None
 
     def _line(self, path: KeyPath) -> int | None:
         node, line = self._node, None
@@ -111,6 +76,54 @@ class Document:
             else:
                 break
         return line
+
+
+def explain(model: type[BaseModel], error: ValidationError) -> tuple[KeyPath, str, str]:
+    """Where the first thing that is wrong stands, what it is, and what to do, in words of the project's own. Pure."""
+    problems = error.errors()
+    # An unknown key often explains a missing one (a misspelt `rate`), so it is told first.
+    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    path = tuple(part for part in first["loc"] if part != "[key]")
+    context = first.get("ctx", {})
+    cause = context.get("error")
+    hint = ""
+    match first["type"]:
+        case "extra_forbidden":
+            owner = _model_at(model, path[:-1])
+            known = list(owner.model_fields) if owner else []
+            message, hint = f"unknown key {str(path[-1])!r}", nearest(str(path[-1]), known)
+        case "missing":
+            message, hint = f"the key {str(path[-1])!r} is missing", "add it"
+        case "value_error" if cause is not None:
+            message, hint = getattr(cause, "message", str(cause)), getattr(cause, "hint", "")
+            named, rest = _leading_path(message) if not path else ((), message)
+            path, message = path + named, rest
+        case "dict_type" | "model_type" | "model_attributes_type":
+            message = f"this is a {_kind(first['input'])}, not a map"
+        case "tuple_type" | "list_type":
+            message = f"this is a {_kind(first['input'])}, not a list"
+        case "too_short":
+            least, length = context["min_length"], context["actual_length"]
+            needed = "one entry" if least == 1 else f"{least} entries"
+            what = "map" if isinstance(first["input"], dict) else "list"
+            message = f"this {what} {f'has {length}' if length else 'is empty'}; it needs at least {needed}"
+        case _:
+            given = "blank" if first["input"] is None else f"{first['input']!r:.60}"
+            message = f"{first['msg'].removeprefix('Input ').lower()}, not {given}"
+    if path[:1] == ("links",) and first["type"] in ("too_long", "missing") and "endpoints" in path:
+        message, hint = "a link joins exactly two sites", "write for example endpoints: [dc1, dc2]"
+    if len(problems) > 1:
+        message += f"; {len(problems) - 1} more of this kind follow" if len(problems) > 2 else "; one more follows"
+    return path, message, hint
+
+
+def parsed(model: type[Model], data: Any, place: KeyPath) -> Model:
+    """Data that came in no file, as a pydantic model; UsageError about the first thing that is wrong at `place`."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        path, message, hint = explain(model, error)
+        raise UsageError(f"{show((*place, *path))}: {message}", hint=hint) from None
 
 
 def show(path: KeyPath) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from testbed.cli.output import Format, FormatOption, console, print_json
 from testbed.report.find import RUNS
-from topologies.errors import CannotHonourError
+from topologies.errors import CannotHonourError, UsageError
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, a run's id, or `last`.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="The folder that holds the run directories.")]
@@ -39,6 +39,11 @@ def report(
 
     Everything comes from the run directory's files: a copied directory will do, and no testbed need stand.
     """
+    if figures is not None and (html or out is not None):
+        raise UsageError(
+            f"--figures writes files of figures, {'--html' if html else '--out'} one page",
+            hint="give the command once for each",
+        )
     if figures is not None:
         _write_figures(run, runs, figures, format)
         return

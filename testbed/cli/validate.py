@@ -96,7 +96,9 @@ def kind_of(file: str) -> str:
         return "topology"
     document = read_yaml(base)
     keys = set(document.data) if isinstance(document.data, dict) else set()
-    if "axes" in keys:
+    from testbed.experiments.sweep import sweeps
+
+    if sweeps(document.data):
         return "sweep"
     as_topology, as_experiment = len(keys & TOPOLOGY_KEYS), len(keys & EXPERIMENT_KEYS)
     if as_topology == as_experiment == 0:

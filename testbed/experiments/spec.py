@@ -65,6 +65,10 @@ class Segment:
     batches: str = "equal"
 
 
+_OF_SEGMENTS = ("awareness", "auxiliary", "policy")
+_TRAINING_OF_SEGMENTS = ("iterations", "batches")
+
+
 @dataclass(frozen=True)
 class LoadedExperiment:
     """An experiment that has been checked against its topology.
@@ -111,6 +115,16 @@ class LoadedExperiment:
         """The experiment with every default written out, as plain data."""
         return self.spec.model_dump(mode="json")
 
+    def effective(self) -> tuple[Any, ...]:
+        """What the run depends on: two that are equal in it come to the same run.
+
+        Keys that a scheduler's entry may say for itself count as its segment has them.
+        """
+        spec = self.spec.model_dump(mode="json", exclude={"schedulers": True, **dict.fromkeys(_OF_SEGMENTS, True)})
+        for key in _TRAINING_OF_SEGMENTS:
+            spec["training"].pop(key, None)
+        return spec, self.segments
+
     def resolved_yaml(self) -> str:
         return yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True)
 
@@ -140,7 +154,7 @@ def open_experiment(name_or_path: str | Path, overrides: Mapping[str, Any] | Non
     Raises:
         InvalidFileError: naming the file, the line, the key and what to do.
     """
-    path = _find(name_or_path)
+    path = find_experiment(name_or_path)
     document = read_yaml(path)
     if overrides and isinstance(document.data, dict):
         for key, value in overrides.items():
@@ -177,7 +191,8 @@ def experiment_from_text(text: str, source: str = "experiment") -> LoadedExperim
     return _check(document, spec, _load_topology(spec.topology, Path(), document), text)
 
 
-def _find(name_or_path: str | Path) -> Path:
+def find_experiment(name_or_path: str | Path) -> Path:
+    """The file of an experiment; InvalidFileError where a plain word is neither in the library nor a file."""
     if isinstance(name_or_path, str) and re.fullmatch(r"[\w-]+", name_or_path):
         if name_or_path in list_experiments():
             return LIBRARY / f"{name_or_path}.yaml"

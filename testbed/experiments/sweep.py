@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from testbed.experiments.spec import LoadedExperiment, open_experiment
+from testbed.experiments.spec import LoadedExperiment, find_experiment, open_experiment
 from topologies.errors import InvalidFileError, StormbedError, UsageError
-from topologies.files import read_yaml
+from topologies.files import Document, explain, read_yaml, show
 
 MOST_POINTS: Final = 10_000
 REPLICATES: Final = "seed"
@@ -29,6 +29,10 @@ REPLICATES: Final = "seed"
 _KEY = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+
+
+class _AxisError(UsageError, ValueError):
+    """What is wrong with an axis, with a hint: pydantic passes on ValueErrors."""
 
 
 class Sweep(BaseModel):
@@ -62,7 +66,9 @@ class Sweep(BaseModel):
                 raise ValueError(f"{key[:60]!r} is no key of an experiment, such as training.chunk_elements")
         both = self.axes.keys() & self.set.keys()
         if both:
-            raise ValueError(f"{min(both)} is both an axis and set for all")
+            key = min(both)
+            hint = f"leave the axis {key} out, or do not set it"
+            raise _AxisError(f"{key} is both an axis and set for all", hint=hint)
         for key, values in self.axes.items():
             if not values:
                 raise ValueError(f"axes.{key}: an axis without values")
@@ -116,12 +122,16 @@ class LoadedSweep:
 
 
 def is_sweep(path: str | Path) -> bool:
-    """Whether a file is a sweep's, and not an experiment's; told by its key `axes`."""
+    """Whether a file is a sweep's, and not an experiment's; see `sweeps`."""
     file = Path(path)
-    if not file.is_file():
-        return False
-    data = read_yaml(file).data
-    return isinstance(data, dict) and "axes" in data
+    return file.is_file() and sweeps(read_yaml(file).data)
+
+
+def sweeps(data: Any) -> bool:
+    """Whether a file's contents are meant as a sweep: it has `axes`, or names an experiment and has no schedulers,
+    so that a misspelt `axes` is told as such. Pure.
+    """
+    return isinstance(data, dict) and ("axes" in data or ("experiment" in data and "schedulers" not in data))
 
 
 def load_sweep(path: str | Path, fixed: Mapping[str, Any] | None = None) -> LoadedSweep:
@@ -137,7 +147,7 @@ def load_sweep(path: str | Path, fixed: Mapping[str, Any] | None = None) -> Load
     document = read_yaml(path)
     if fixed and isinstance(document.data, dict):
         document.data["set"] = {**(document.data.get("set") or {}), **fixed}
-    return _load(document.validate(Sweep), Path(path).parent)
+    return _load(document.validate(Sweep), Path(path).parent, document)
 
 
 def sweep_of(experiment: str, axes: Sequence[str], fixed: Mapping[str, Any] | None = None) -> LoadedSweep:
@@ -156,9 +166,10 @@ def sweep_of(experiment: str, axes: Sequence[str], fixed: Mapping[str, Any] | No
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([Path(experiment).stem, *found])).strip("-")[:64]
     try:
         spec = Sweep(name=name, experiment=experiment, axes=found, set=dict(fixed or {}))
-    except ValueError as error:
-        message = str(error).split("Value error, ")[-1].split(" [type=")[0]
-        raise UsageError(message, hint="for example --axis training.chunk_elements=20000,100000") from None
+    except ValidationError as error:
+        path, message, hint = explain(Sweep, error)
+        example = "for example --axis training.chunk_elements=20000,100000"
+        raise UsageError(f"{show(path)}: {message}" if path else message, hint=hint or example) from None
     return _load(spec, Path())
 
 
@@ -227,11 +238,31 @@ def _span(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
-def _load(spec: Sweep, folder: Path) -> LoadedSweep:
+def idle_axis(spec: Sweep, points: Sequence[Point], experiments: Sequence[LoadedExperiment]) -> str | None:
+    """An axis that changes nothing at all: every two points that differ in it alone come to the same run. Pure.
+
+    So it is with a key that every scheduler's entry says for itself.
+    """
+    runs = {point.key: experiment.effective() for point, experiment in zip(points, experiments, strict=True)}
+    for axis, values in spec.axes.items():
+        if len(values) > 1 and all(
+            runs[point.key] == runs[Point({**point.values, axis: values[0]}).key] for point in points
+        ):
+            return axis
+    return None
+
+
+def _load(spec: Sweep, folder: Path, document: Document | None = None) -> LoadedSweep:
     beside = folder / spec.experiment
     experiment = str(beside) if Path(spec.experiment).suffix and beside.exists() else spec.experiment
+    try:
+        read_yaml(find_experiment(experiment))
+    except InvalidFileError as error:
+        if document is None:
+            raise
+        raise document.error(("experiment",), error.message, hint=error.hint) from None
     points = tuple(spec.points())
-    experiments = []
+    experiments: list[LoadedExperiment] = []
     for point in points:
         try:
             experiments.append(open_experiment(experiment, {**spec.set, **point.values}))
@@ -243,4 +274,11 @@ def _load(spec: Sweep, folder: Path) -> LoadedSweep:
                 f"{experiment}: an experiment of searches (tuners) cannot be swept, only run",
                 hint=f"for each seed `testbed run {experiment} --seed N`, or set `repeats` in the experiment",
             )
+    if (idle := idle_axis(spec, points, experiments)) is not None:
+        key = idle.removeprefix("training.")
+        said = "changes nothing: for all its values the run is the same"
+        hint = f"where each scheduler's entry has its own {key}, leave it out there, or sweep over schedulers.0.{key}"
+        if document is None:
+            raise UsageError(f"the axis {idle} {said}", hint=hint)
+        raise document.error(("axes", idle), f"this axis {said}", hint=hint)
     return LoadedSweep(spec, folder, points, tuple(experiments))

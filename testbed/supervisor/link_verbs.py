@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from testbed.emulation import counters, shaping
 from testbed.emulation.link_test import measure_route
 from testbed.emulation.routes import routes_between
@@ -18,6 +16,7 @@ from testbed.supervisor.registry import Progress, verb
 from testbed.supervisor.state import Supervisor
 from testbed.timeline import RunDynamics, TimelineEntry, steps
 from topologies.errors import UsageError
+from topologies.files import parsed
 from topologies.model import DirectedLink
 from topologies.units import Delay, Loss, Rate, Size
 
@@ -247,11 +246,8 @@ def dynamics_start(
             "the links are changing by themselves already",
             hint="wait for the run to end" if standing["owner"] == "run" else "`testbed link vary --stop` ends it",
         )
-    try:
-        how = RunDynamics.model_validate(dynamics)
-        entries = [TimelineEntry.model_validate(entry) for entry in timeline]
-    except ValidationError as error:
-        raise UsageError(f"these dynamics cannot be: {error.errors()[0]['msg']}") from None
+    how = parsed(RunDynamics, dynamics, ("dynamics",))
+    entries = [parsed(TimelineEntry, entry, ("timeline", number)) for number, entry in enumerate(timeline)]
     wan, network = supervisor.wan, supervisor.network
     how.changes(supervisor.topology, seed=seed, scale=scale, folder=Path(folder) if folder else None)
     if standing is not None:  # what is to come is sound, so that what was there may end

@@ -130,6 +130,8 @@ def test_a_damaged_run_does_not_hide_the_others(app: typer.Typer) -> None:
     [
         (["report"], "no run under runs"),
         (["report", "nowhere"], "no run 'nowhere'"),
+        (["report", "--html", "--figures", "f"], "--figures writes files of figures, --html one page"),
+        (["report", "--out", "p.html", "--figures", "f"], "--figures writes files of figures, --out one page"),
         (["run", "smal"], "there is no experiment 'smal'"),
         (["run", "small.yaml", "--world", "moon"], "'emulated' or 'simulated'"),
         (["run", "small.yaml", "--scale", "0"], "greater than 0"),

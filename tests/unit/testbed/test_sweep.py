@@ -14,15 +14,18 @@ from typer.testing import CliRunner
 
 from testbed.cli import build
 from testbed.cli.errors import exit_code_of
+from testbed.cli.validate import kind_of
 from testbed.experiments import sweep_run
 from testbed.experiments.manifest import Manifest, read_manifest
 from testbed.experiments.spec import experiment_from_text, open_experiment
 from testbed.experiments.sweep import (
     Sweep,
     estimate,
+    is_sweep,
     load_sweep,
     parse_axis,
     parse_setting,
+    sweep_of,
 )
 from testbed.experiments.sweep_run import STATE, SweepDirectory, groups, run_sweep
 from testbed.report.figures import looks_of
@@ -97,6 +100,10 @@ def test_points_are_every_combination_once(axes: dict[str, list[int]]) -> None:
         ({"axes": {"seed": [1]}, "set": {"seed": 2}}, "both an axis and set"),
         ({"axes": {"seed": list(range(101)), "repeats": list(range(1, 101))}}, "10100 points"),
         ({"axes": {"seed": [1]}, "axis": {}}, "unknown key 'axis'"),
+        ({"axis": {"seed": [1]}}, "sweep.yaml, line 3: axis: unknown key 'axis'"),
+        ({"axes": {}}, "axes: this map is empty; it needs at least one entry"),
+        ({"axes": {"seed": [1]}, "experiment": "nosuch"}, "sweep.yaml, line 2: experiment: there is no experiment"),
+        ({"axes": {"seed": [1]}, "experiment": "no.yaml"}, "line 2: experiment: there is no file no.yaml"),
         ({"axes": {"training.nosuch": [1]}}, "unknown key 'nosuch'"),
         ({"axes": {"scale": [1, -2]}}, "at scale=-2"),
         ({"axes": {"name.x": [1]}}, "name is 'small', not a map"),
@@ -325,3 +332,35 @@ def test_the_bound_of_a_single_value_is_drawn(tmp_path: Path, small: Path) -> No
     # One mark on the panel, one in the legend.
     assert 'd="M 9 0 L -9 -0" style="stroke: var(--ink)' in drawn.svg
     assert drawn.svg.count('style="fill: var(--ink); stroke: var(--ink)') == 2
+
+
+def test_a_misspelt_axes_is_told_as_such(tmp_path: Path, small: Path) -> None:
+    path = write(tmp_path, axis={"seed": [1, 2]})
+    assert is_sweep(path) and kind_of(str(path)) == "sweep" and not is_sweep(small)
+    with pytest.raises(InvalidFileError, match="unknown key 'axis'") as caught:
+        load_sweep(path)
+    assert caught.value.hint == "did you mean axes?"
+
+
+def test_an_axis_that_changes_nothing_is_refused(tmp_path: Path, small: Path) -> None:
+    own = "[{name: star, iterations: 2}, {name: netstorm, iterations: 3}]"
+    small.write_text(EXPERIMENT.replace("[star, netstorm]", own))
+    axis = "training.iterations=2,4"
+    with pytest.raises(UsageError, match=r"the axis training\.iterations changes nothing") as caught:
+        sweep_of(str(small), ["seed=1,2", axis])
+    assert "schedulers.0.iterations" in caught.value.hint
+    with pytest.raises(InvalidFileError, match=r"line 6: axes.training.iterations: this axis changes nothing"):
+        load_sweep(write(tmp_path, axes={"seed": [1], "training.iterations": [2, 4]}))
+    assert len(sweep_of(str(small), ["schedulers.0.iterations=2,4"]).points) == 2
+    # One scheduler that takes the training's number is enough for a sweep to be one.
+    small.write_text(EXPERIMENT.replace("[star, netstorm]", "[{name: star, iterations: 2}, netstorm]"))
+    assert len(sweep_of(str(small), [axis]).points) == 2
+
+
+def test_a_key_that_is_axis_and_set_has_its_own_hint(small: Path) -> None:
+    with pytest.raises(UsageError, match="scale is both an axis and set for all") as caught:
+        sweep_of(str(small), ["scale=0.5,1"], {"scale": 1})
+    assert caught.value.hint == "leave the axis scale out, or do not set it"
+    with pytest.raises(UsageError, match="no key of an experiment") as caught:
+        sweep_of(str(small), ["Seed=1,2"])
+    assert caught.value.hint.startswith("for example --axis")

@@ -40,6 +40,9 @@ class LinkStatus:
     backlog_bytes: int
     drops: int
     drops_per_s: float | None
+    jitter_s: float = 0.0
+    loss_ratio: float = 0.0
+    loss_burst: float | None = None
 
 
 @dataclass(frozen=True)
@@ -288,6 +291,9 @@ def link_statuses(
                 backlog_bytes=row["counters"]["backlog_bytes"],
                 drops=drops,
                 drops_per_s=drops_per_s,
+                jitter_s=row["jitter_s"],
+                loss_ratio=row["loss_ratio"],
+                loss_burst=row["loss_burst"],
             )
         )
     return tuple(result)

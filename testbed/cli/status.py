@@ -272,16 +272,19 @@ def _links(links: Sequence[LinkStatus], room: int) -> RenderableType:
     if len(shown) > room:
         busiest = sorted(links, key=lambda link: link.utilisation_ratio or 0.0, reverse=True)[:room]
         shown = [link for link in links if link in busiest]
+    # Most networks lose nothing and have no jitter; then no column is spent on them.
+    lossy, jittery = (any(values) for values in ([s.loss_ratio for s in shown], [s.jitter_s for s in shown]))
+    extra = (*(("jitter",) if jittery else ()), *(("loss %",) if lossy else ()))
     table = make_table(
-        ("from", "to", "", "Mbit/s", "achieved", "used", "delay ms", "queue kB", "drops"),
-        [_link(link) for link in shown],
+        ("from", "to", "", "Mbit/s", "achieved", "used", "delay ms", *extra, "queue kB", "drops"),
+        [_link(link, lossy=lossy, jittery=jittery) for link in shown],
     )
     if len(shown) == len(links):
         return table
     return Group(table, Text(f"and {len(links) - len(shown)} less busy ones", style="dim"))
 
 
-def _link(link: LinkStatus) -> tuple[str | Text, ...]:
+def _link(link: LinkStatus, *, lossy: bool, jittery: bool) -> tuple[str | Text, ...]:
     used = Text("-")
     if link.utilisation_ratio is not None:
         used = Text(
@@ -295,6 +298,12 @@ def _link(link: LinkStatus) -> tuple[str | Text, ...]:
         "-" if link.achieved_bps is None else mbps(link.achieved_bps),
         used,
         f"{link.delay_s * 1e3:g}",
+        *((_or_dash(link.jitter_s * 1e3),) if jittery else ()),
+        *((_or_dash(link.loss_ratio * 100, link.loss_burst),) if lossy else ()),
         f"{link.backlog_bytes / 1e3:.0f}",
         Text(str(link.drops), style="red" if link.drops_per_s else ""),
     )
+
+
+def _or_dash(value: float, burst: float | None = None) -> str:
+    return f"{value:g}" + (f" burst {burst:g}" if burst else "") if value else "-"

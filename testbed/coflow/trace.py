@@ -26,6 +26,8 @@ from topologies.files import open_file
 MEGABYTE = 1 << 20
 # A sanity bound: engines keep a number for every pair of ports, 128 MiB at this many. The public trace has 150.
 MAX_PORTS = 4096
+# An exabyte: whole numbers of bytes stay exact enough beyond any trace.
+MAX_MEGABYTES = 1e12
 _FORM = "a coflow is: id arrival_ms M m_1..m_M R location:megabytes (R of them)"
 
 
@@ -92,6 +94,8 @@ def _coflow(line: _Line, ports: int) -> TraceCoflow:
     flows: list[Flow] = []
     for _ in range(line.whole("count of reducers", least=1)):
         reducer, megabytes = line.reducer(ports)
+        if megabytes > MAX_MEGABYTES:
+            raise line.error(f"{megabytes:g} megabytes for reducer {reducer}", hint=f"at most {MAX_MEGABYTES:g}")
         each = math.ceil(megabytes / len(mappers)) * MEGABYTE
         flows += [Flow(mapper, reducer, each) for mapper in mappers]
     line.end()

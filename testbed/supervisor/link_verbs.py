@@ -265,7 +265,7 @@ def dynamics_start(
     player = Player(wan, network, supervisor.events, supervisor.lock, coming, record=record)
     described = {
         "owner": owner,
-        "text": str(how),
+        "text": _in_words(how, len(entries)),
         "dynamics": how.model_dump(mode="json"),
         "seed": seed,
         "scale": scale,
@@ -279,6 +279,13 @@ def dynamics_start(
         player.stop()
         raise
     return {"began_ns": player.began_ns}
+
+
+def _in_words(how: RunDynamics, entries: int) -> str:
+    """What makes the links change: dynamics, a timeline, or both. Pure."""
+    timeline = f"a timeline of {entries} {'entry' if entries == 1 else 'entries'}"
+    words = [*([] if how.kind == "none" else [str(how)]), *([timeline] if entries else [])]
+    return " and ".join(words) or "none"
 
 
 @verb(seconds=60, changes=True)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from testbed import status
 from testbed.cli.scroll import Scroll, Window
 from testbed.cli.status import render
 from testbed.status import JobStatus, LinkStatus, SiteStatus, Snapshot
+from testbed.supervisor.link_verbs import _in_words
 from testbed.telemetry.query import Series
+from testbed.timeline import RunDynamics
 
 
 def row(src: str, dst: str, rate_bps: float = 100e6, **changes: Any) -> dict[str, Any]:
     values = {"src": src, "dst": dst, "rate_bps": rate_bps, "delay_s": 0.01, "state": "up"}
+    values |= {"jitter_s": 0.0, "loss_ratio": 0.0, "loss_burst": None}
     return values | {"counters": {"backlog_bytes": 5000}} | changes
 
 
@@ -33,6 +37,17 @@ def test_rates_are_differences_over_the_time_between_two_looks() -> None:
     assert forward.utilisation_ratio == pytest.approx(0.5)
     assert (forward.drops, forward.drops_per_s) == (7, 2.0)
     assert backward.achieved_bps == 0
+
+
+def test_jitter_and_loss_are_shown_where_there_are_any() -> None:
+    rows = [row("a", "b", jitter_s=0.002, loss_ratio=0.015, loss_burst=8.0), row("b", "a")]
+    links = status.link_statuses(rows, None, {("a", "b"): (10, 1), ("b", "a"): (0, 0)}, 0.0)
+    text = drawn(replace(snapshot(), links=links))
+    assert "jitter" in text and "loss %" in text
+    forward, backward = (line.split() for line in text.splitlines() if line.split()[:1] in (["a"], ["b"]))
+    assert forward[6:11] == ["10", "2", "1.5", "burst", "8"]
+    assert backward[6:9] == ["10", "-", "-"]
+    assert "jitter" not in drawn(snapshot()) and "loss" not in drawn(snapshot())
 
 
 def test_the_first_look_has_no_rates() -> None:
@@ -136,8 +151,11 @@ def test_the_picture_names_scheduler_iteration_and_synchronisation_time() -> Non
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 50), (140, 24), (200, 60)])
-def test_the_picture_fits_the_screen_and_keeps_the_busiest_links(size: tuple[int, int]) -> None:
-    text = drawn(snapshot(), size)
+@pytest.mark.parametrize("loss_ratio", [0.0, 0.015])
+def test_the_picture_fits_the_screen_and_keeps_the_busiest_links(size: tuple[int, int], loss_ratio: float) -> None:
+    shown = snapshot()
+    links = tuple(replace(link, loss_ratio=loss_ratio, jitter_s=loss_ratio) for link in shown.links)
+    text = drawn(replace(shown, links=links), size)
     assert len(text.splitlines()) <= size[1]
     assert "x25" in text
 
@@ -209,3 +227,10 @@ def test_how_links_change_is_shown() -> None:
     assert "(of the run)" in drawn(snapshot(dynamics=playing | {"owner": "run"}))
     assert "no longer change by themselves: tc failed" in drawn(snapshot(dynamics=playing | {"failure": "tc failed"}))
     assert "by themselves" not in drawn(snapshot())
+
+
+def test_what_makes_the_links_change_is_said_in_words() -> None:
+    uniform = RunDynamics.model_validate({"kind": "uniform", "every": "10s"})
+    assert _in_words(RunDynamics.model_validate("none"), 1) == "a timeline of 1 entry"
+    assert _in_words(uniform, 0) == str(uniform)
+    assert _in_words(uniform, 2) == f"{uniform} and a timeline of 2 entries"

@@ -63,6 +63,7 @@ def test_coflows_come_in_order_of_arrival_and_repeated_reducers_add_up() -> None
         ("1 0 0 1 1:5", "line 3: the count of mappers is 0, less than 1"),
         ("1 0 -2 1 1:5", "line 3: the count of mappers is -2, less than 1"),
         ("1 0 1 0 0", "line 3: the count of reducers is 0, less than 1"),
+        ("1 0 1 0 1 1:1e308", "line 3: 1e+308 megabytes for reducer 1"),
         ("1 0 1 0 1 1:0", "line 3: all its sizes are 0"),
         ("9 0 1 0 1 1:5", "line 3: coflow 9 again"),
     ],

@@ -89,7 +89,9 @@ def test(
     if not force:
         require_undisturbed(testbed.info, "link test")
     with progress() as say:
-        found = testbed.call("link_test", on_progress=say, src=src, dst=dst, seconds=seconds)
+        # It says nothing while it measures, so it is waited for as long as it is given there.
+        limit = 65 + 4 * min(max(0.0, seconds), 60.0)
+        found = testbed.call("link_test", on_progress=say, timeout=limit, src=src, dst=dst, seconds=seconds)
     if format is Format.JSON:
         print_json({"name": testbed.name, **found})
         return

@@ -138,7 +138,7 @@ def test_chunks_take_the_network_s_other_path_when_their_own_is_busy(testbed: An
         star = {"name": "star", "options": {"server": "dc1"}}
         page = LiveSource(Testbed(testbed.info))
         turn = training.start(
-            label="detours", scheduler=star, iterations=6, elements=500_000, auxiliary="threshold"
+            label="detours", scheduler=star, iterations=20, elements=500_000, auxiliary="threshold"
         )
         seen = [page.read()]
         while not wait([turn], timeout=0.5).done:

@@ -62,8 +62,13 @@ class LocalLink:
         return True
 
     def expect(self, key: tuple[str, int], handle: Handle, finish: Callable[[], None]) -> None:
-        """Before the request is sent: when the agent reports `key`, call `finish`, then end the handle."""
+        """Before the request is sent: when the agent reports `key`, call `finish`, then end the handle.
+
+        RunFailedError when the job has stopped meanwhile: whoever ends all handles then has ended those that
+        were here, and would never hear of this one.
+        """
         with self._lock:
+            self.check()
             self._expected[key] = (handle, finish)
 
     def send(self, header: Header) -> None:

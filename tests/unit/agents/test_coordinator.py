@@ -226,6 +226,27 @@ def test_aborting_from_another_thread_ends_a_segment(make_cluster: Any, everywhe
     everywhere({"runner": run, "stop": stop, 0: lambda: work(0), 1: lambda: work(1)})
 
 
+@pytest.mark.parametrize("kind", ["call", "recv"])
+def test_a_job_that_stops_while_a_call_begins_ends_that_call_too(
+    make_cluster: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    cluster = make_cluster("pair")
+    cluster.runner().open_job({"job": "job", "sites": {"dc1": 1, "dc2": 1}, "scheduler": "star"})
+    with cluster.join(0) as client:
+        link = client._link
+        check, checks = link.check, []
+
+        def stops_after_the_first_look() -> None:
+            check()
+            if not checks:
+                link._fail(RunFailedError("stopped just then"))
+            checks.append(1)
+
+        monkeypatch.setattr(link, "check", stops_after_the_first_look)
+        with pytest.raises(RunFailedError, match="stopped just then"):
+            (client.barrier() if kind == "call" else client.recv(np.zeros(1), 1)).wait(2)
+
+
 def test_neighbours_use_their_direct_path_and_others_the_primary(make_cluster: Any) -> None:
     cluster = make_cluster("netstorm-9")
     runner = cluster.runner()

@@ -178,7 +178,7 @@ def test_an_interrupted_up_leaves_nothing(unique_name) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", UP, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while process.stdout.readline().strip() != "controller":
+    while process.stdout.readline().strip() != "Open vSwitch":
         assert process.poll() is None, process.stderr.read()
     info = read_info(RunDir.of(name))
     leftovers = Leftovers(info)
@@ -194,7 +194,7 @@ def test_an_interrupted_up_leaves_nothing(unique_name) -> None:
 def test_an_up_whose_caller_is_killed_ends_by_itself(unique_name) -> None:
     name = unique_name()
     process = subprocess.Popen([sys.executable, "-c", UP, name], stdout=subprocess.PIPE, text=True)
-    while process.stdout.readline().strip() != "controller":
+    while process.stdout.readline().strip() != "Open vSwitch":
         assert process.poll() is None
     leftovers = Leftovers(read_info(RunDir.of(name)))
     process.kill()

@@ -182,4 +182,4 @@ def bring(unique_name: Callable[[], str]) -> Iterator[Bring]:
             launch.down(testbed.name)
     for testbed in standing:
         assert not RunDir.of(testbed.name).path.exists()
-        wait_for(lambda testbed=testbed: not testbed.leftovers.find(), f"{testbed.name} to leave nothing", 20)
+        wait_for(lambda testbed=testbed: not testbed.leftovers.find(), f"{testbed.name} to leave nothing", 5)

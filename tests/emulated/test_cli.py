@@ -427,7 +427,7 @@ def test_after_a_killed_supervisor_clean_and_up_work_and_the_other_stands(
     refused = pair("run", "tiny-pair", "--name", "doomed")
     assert refused.returncode == 4 and "sshd of dc1" in refused.stderr
     os.kill(json.loads((run_root / "doomed" / "testbed.json").read_text())["supervisor_pid"], signal.SIGKILL)
-    assert eventually(lambda: not has_interface(run_root, "doomed"), seconds=15)
+    assert eventually(lambda: not has_interface(run_root, "doomed"), seconds=3)
     # The page is a process of the machine's own namespaces, and ends with the testbed all the same.
     page = json.loads((run_root / "doomed" / "page.json").read_text())
     assert eventually(lambda: start_ticks(page["pid"]) != page["started_ticks"])

@@ -80,6 +80,8 @@ def undo(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[bytes] | 
         if process is not None:
             _end(process.pid, start_ticks(process.pid), patience_s=0)
             process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
         remove(run_dir, info.model_copy(update={"pid": None}))
 
 

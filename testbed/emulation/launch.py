@@ -24,7 +24,7 @@ from testbed.emulation.ending import END_S, children, clean, down, remove, undo
 from testbed.emulation.environment import PYTHON, base_environment, log_tail
 from testbed.emulation.listing import Listed, list_testbeds, read_info_or_none
 from testbed.emulation.possible import PROGRAMS, check_possible, find_quotas, limits_of
-from testbed.emulation.rundir import RunDir, SiteInfo, TestbedInfo, check_name, write_info
+from testbed.emulation.rundir import HANDED_OVER, RunDir, SiteInfo, TestbedInfo, check_name, write_info
 from testbed.emulation.sites import host_pids
 from testbed.emulation.waiting import is_ending, is_running, start_ticks, wait_for
 from testbed.runner import batch
@@ -117,6 +117,7 @@ def up(
                 progress(f"links change from now on: {dynamics}")
                 vary(client, dynamics, scale=scale, progress=progress)
             info = _complete(run_dir, info, result, client)
+            _hand_over(process)
         except BaseException as error:
             undo(run_dir, info, process)
             if isinstance(error, StormbedError) or not isinstance(error, Exception):
@@ -224,7 +225,8 @@ def _start_supervisor(run_dir: RunDir) -> subprocess.Popen[bytes]:
     """Start the supervisor in new namespaces, detached from the terminal and from this process's fate.
 
     `--kill-child` ends tini, the first process inside, when unshare is killed; tini ends when the supervisor
-    does; and with tini the kernel ends everything in its process namespace.
+    does; and with tini the kernel ends everything in its process namespace. Until `_hand_over`, the supervisor
+    ends when this process does, since then its standard input closes.
     """
     argv = [
         *("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--"),
@@ -233,7 +235,7 @@ def _start_supervisor(run_dir: RunDir) -> subprocess.Popen[bytes]:
     with run_dir.log.open("ab") as log:
         return subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             env=base_environment(),
@@ -282,3 +284,10 @@ def _complete(
     info = info.model_copy(update=update)
     write_info(run_dir, info)
     return info
+
+
+def _hand_over(process: subprocess.Popen[bytes]) -> None:
+    """Leave the testbed standing by itself: from now on it outlives this process."""
+    assert process.stdin is not None
+    with process.stdin as owner:
+        owner.write(HANDED_OVER)

@@ -25,6 +25,8 @@ from topologies.model import Topology
 
 DEFAULT_ROOT: Final = "/run/stormbed"
 SCHEMA: Final = 1
+HANDED_OVER: Final = b"up\n"
+"""What the caller of `up` tells the supervisor when the testbed is written down and may outlive it."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 
 

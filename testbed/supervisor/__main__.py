@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import resource
 import sys
 from pathlib import Path
@@ -31,8 +32,17 @@ def main() -> int:
     def supervisor_of(loop: asyncio.AbstractEventLoop) -> Supervisor:
         return Supervisor(run_dir, info, info.load_topology(), events, loop)
 
-    run_server(supervisor_of)
+    run_server(supervisor_of, take_owner())
     return 0
+
+
+def take_owner() -> int:
+    """The pipe from the caller of `up`, which is the standard input, out of reach of what is started here."""
+    owner = os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return owner
 
 
 if __name__ == "__main__":

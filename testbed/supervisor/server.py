@@ -14,21 +14,27 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from testbed.client import error_to_dict
-from testbed.emulation.rundir import socket_address
+from testbed.emulation.rundir import HANDED_OVER, socket_address
 from testbed.supervisor.state import Supervisor
 from testbed.supervisor.verbs import VERBS, Verb, bind
 from topologies.errors import DeadlineError, StormbedError, UsageError
 
 REQUEST_BYTES: Final = 4 * 2**20
-BOOT_WAIT_S: Final = 20.0
-"""How long a fresh supervisor waits for its caller; none shall be left without an owner."""
 
 
 class Server:
-    """Serves the verbs of one supervisor until it is told to stop."""
+    """Serves the verbs of one supervisor until it is told to stop.
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    Args:
+        supervisor: what the verbs act on.
+        owner: a pipe whose other end only the caller of `up` holds. It says HANDED_OVER when the testbed is up
+            and written down; when it closes before, the caller has gone, nobody is there to be handed the
+            testbed, and it ends at once.
+    """
+
+    def __init__(self, supervisor: Supervisor, owner: int) -> None:
         self._supervisor = supervisor
+        self._owner = owner
         self._changing = (
             asyncio.Lock()
         )  # verbs that change something wait for each other; readers do not wait
@@ -38,28 +44,32 @@ class Server:
         with socket_address(self._supervisor.run_dir.socket) as address:
             server = await asyncio.start_unix_server(self._serve, address, limit=REQUEST_BYTES)
         async with server:
-            self._supervisor.loop.call_later(BOOT_WAIT_S, self._give_up_waiting)
+            self._supervisor.loop.add_reader(self._owner, self._hear_owner)
             await self._stopped.wait()
 
     def stop(self) -> None:
         self._stopped.set()
 
-    def _give_up_waiting(self) -> None:
-        if self._supervisor.phase == "waiting":
-            self._supervisor.events.write("abandoned", waited_s=BOOT_WAIT_S)
-            self.stop()
+    def _hear_owner(self) -> None:
+        word = os.read(self._owner, len(HANDED_OVER))
+        self._supervisor.loop.remove_reader(self._owner)
+        os.close(self._owner)
+        if word != HANDED_OVER:
+            self._supervisor.events.write("abandoned", phase=self._supervisor.phase)
+            os._exit(1)
+        self._supervisor.events.write("handed_over")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line = await reader.readline()
             if line:
-                await self._answer(line, reader, writer)
+                await self._answer(line, writer)
         except (ConnectionError, ValueError):
             pass  # the caller has gone, or sent more than any request needs
         finally:
             writer.close()
 
-    async def _answer(self, line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, line: bytes, writer: asyncio.StreamWriter) -> None:
         loop = self._supervisor.loop
 
         def say(answer: dict[str, Any]) -> None:
@@ -72,7 +82,7 @@ class Server:
         name = "?"
         try:
             name, verb, arguments = _parse(line)
-            result = await self._perform(name, verb, arguments, progress, reader)
+            result = await self._perform(name, verb, arguments, progress)
         except StormbedError as error:
             self._supervisor.events.write("verb_failed", verb=name, error=str(error))
             say({"ok": False, "error": error_to_dict(error)})
@@ -94,7 +104,6 @@ class Server:
         verb: Verb,
         arguments: dict[str, Any],
         progress: Callable[[str], None],
-        reader: asyncio.StreamReader,
     ) -> Any:
         async def do() -> Any:
             call = bind(verb, self._supervisor, progress, arguments)
@@ -104,24 +113,14 @@ class Server:
                 self._supervisor.events.write("verb", verb=name, arguments=arguments)
                 return await asyncio.to_thread(self._alone, call)
 
-        work = asyncio.ensure_future(do())
-        if name == "boot":
-            watch = asyncio.ensure_future(self._end_with(reader))
-            work.add_done_callback(lambda _: watch.cancel())
         try:
-            return await asyncio.wait_for(work, verb.deadline(arguments))
+            return await asyncio.wait_for(do(), verb.deadline(arguments))
         except TimeoutError:
             raise DeadlineError(f"the verb {name!r}", verb.deadline(arguments)) from None
 
     def _alone(self, call: Callable[[], Any]) -> Any:
         with self._supervisor.lock:  # dynamics change links too, from a thread of their own
             return call()
-
-    async def _end_with(self, reader: asyncio.StreamReader) -> None:
-        """End at once when the caller of `up` goes away in the middle: nobody is there to be handed it."""
-        await reader.read()
-        self._supervisor.events.write("abandoned", phase=self._supervisor.phase)
-        os._exit(1)
 
 
 def _parse(line: bytes) -> tuple[str, Verb, dict[str, Any]]:
@@ -136,12 +135,12 @@ def _parse(line: bytes) -> tuple[str, Verb, dict[str, Any]]:
     return name, verb, request
 
 
-def run_server(supervisor_of: Callable[[asyncio.AbstractEventLoop], Supervisor]) -> None:
-    """Run a supervisor's server to its end, in the main thread."""
+def run_server(supervisor_of: Callable[[asyncio.AbstractEventLoop], Supervisor], owner: int) -> None:
+    """Run a supervisor's server to its end, in the main thread; `owner` as `Server` has it."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        server = Server(supervisor_of(loop))
+        server = Server(supervisor_of(loop), owner)
         for number in (2, 15):
             loop.add_signal_handler(number, server.stop)
         await server.run()

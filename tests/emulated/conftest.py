@@ -21,6 +21,7 @@ from testbed.emulation.rundir import RunDir, TestbedInfo
 from testbed.emulation.sites import enter_argv, host_pids
 from testbed.emulation.waiting import start_ticks, wait_for
 from topologies.addressing import CONTROLLER_HTTP_PORT
+from topologies.errors import DeadlineError
 from topologies.load import load_topology, topology_from_dict
 from topologies.model import Topology
 
@@ -42,13 +43,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def _pid_namespace(process: Path) -> int | None:
-    try:
-        return (process / "ns" / "pid").stat().st_ino
-    except OSError:
-        return None
-
-
 class Leftovers:
     """What of a testbed is still on this machine, by the marks that only its own objects carry.
 
@@ -56,25 +50,29 @@ class Leftovers:
     """
 
     def __init__(self, info: TestbedInfo) -> None:
-        assert info.init_pid is not None
+        assert info.init_pid is not None and info.pid is not None
         self._info = info
-        self._pids = set(host_pids(info.init_pid).values())
+        self._pids = {info.pid, *host_pids(info.init_pid).values()}
         self._starts = {pid: start_ticks(pid) for pid in self._pids}
         of = Path(f"/proc/{info.init_pid}/ns")
         self._namespaces = {name: (of / name).stat().st_ino for name in ("net", "pid", "uts", "mnt")}
-        assert self._pids, "a running testbed has processes"
 
     def find(self) -> list[str]:
         """Processes, namespaces, interfaces and files that are still there."""
         found = [f"process {pid}" for pid in self._pids if start_ticks(pid) == self._starts[pid] is not None]
         init = self._info.init_pid
-        dead = init is None or start_ticks(init) != self._starts.get(init)
+        if init is not None and start_ticks(init) == self._starts.get(init):
+            found += self._in_its_namespaces()
+        # Its process namespace dies with its first process, and all inside with it. Their numbers then belong
+        # to whoever gets them next: another testbed may have all of ours.
+        if management.link_exists(self._info.interface):
+            found.append(f"interface {self._info.interface}")
+        return found
+
+    def _in_its_namespaces(self) -> list[str]:
+        found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or start_ticks(int(entry.name)) is None:
-                continue
-            if dead and _pid_namespace(entry) != _pid_namespace(Path("/proc/self")):
-                # A pid namespace dies with its first process; what is in another one now belongs to another
-                # testbed, which may have been given the numbers of our namespaces anew.
                 continue
             for name, number in self._namespaces.items():
                 try:
@@ -82,9 +80,15 @@ class Leftovers:
                         found.append(f"{name} namespace of process {entry.name}")
                 except OSError:
                     continue
-        if management.link_exists(self._info.interface):
-            found.append(f"interface {self._info.interface}")
         return found
+
+    def gone_within(self, seconds: float) -> None:
+        """Fail, naming what is left, unless all of it goes in time."""
+        try:
+            wait_for(lambda: not self.find(), "it to leave nothing", seconds)
+        except DeadlineError:
+            left = self.find()
+            assert not left, f"after {seconds} s {self._info.name} has left {left}"
 
 
 class Site:
@@ -182,4 +186,4 @@ def bring(unique_name: Callable[[], str]) -> Iterator[Bring]:
             launch.down(testbed.name)
     for testbed in standing:
         assert not RunDir.of(testbed.name).path.exists()
-        wait_for(lambda testbed=testbed: not testbed.leftovers.find(), f"{testbed.name} to leave nothing", 5)
+        testbed.leftovers.gone_within(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 import urllib.request
@@ -177,9 +178,12 @@ def test_a_link_that_slows_down_to_a_quarter_is_noticed_and_planned_around(
         training.until(
             lambda s: all(measured(s, link) for link in ("dc1>dc2", "dc2>dc1", "dc2>dc3")), "estimates", 40
         )
-        before = training.status()
+        # One estimate is of four messages in about 80 ms: it is wrong by as much as a busy machine noticed the
+        # last of one stretch late. What must be right is the middle of several.
+        seen: list[dict[str, Any]] = []
+        training.until(lambda s: seen.append(s) or len(seen) >= 15, "several estimates", 30)
         for link in ("dc1>dc2", "dc2>dc1"):
-            assert 0.6 * RATE < measured(before, link) < 1.1 * RATE
+            assert 0.6 * RATE < statistics.median(measured(status, link) for status in seen) < 1.1 * RATE
         changed_ns = time.monotonic_ns()
         testbed.client.call("link_set", src="dc1", dst="dc2", both=True, rate="10mbit")
         training.until(

@@ -83,9 +83,15 @@ def test_what_comes_through_the_doors_is_in_the_group_and_the_agent_is_not(limit
     assert limited.info.cpu_group.rpartition("/")[2] not in limited.site("dc3").python(where)
     spawned = limited.client.call("spawn", site="dc2", argv=["sleep", "30"])
     rows = {p["name"]: p["pid"] for p in limited.client.call("processes", site="dc2") if p["name"]}
-    inside = {int(line) for line in Path(limited.info.cpu_group, "dc2", "cgroup.procs").read_text().split()}
-    outside = {pid: limited.supervisor().run("cat", f"/proc/{pid}/cgroup") for pid in rows.values()}
-    assert inside and {name for name, pid in rows.items() if "/dc2" in outside[pid]} == {"sshd", "sleep"}
+
+    def limited_ones() -> set[str]:
+        outside = {pid: limited.supervisor().run("cat", f"/proc/{pid}/cgroup") for pid in rows.values()}
+        return {name for name, pid in rows.items() if "/dc2" in outside[pid]}
+
+    # A process enters its site and then the group before it becomes what was asked for; `spawn` does not wait.
+    wait_for(lambda: "sleep" in limited_ones(), "the process to enter its group", 10)
+    assert limited_ones() == {"sshd", "sleep"} < set(rows)
+    assert Path(limited.info.cpu_group, "dc2", "cgroup.procs").read_text().split()
     limited.client.call("kill", site="dc2", pid=spawned["pid"])
 
 
@@ -96,7 +102,7 @@ def test_the_groups_go_with_the_testbed_also_when_it_is_killed(bring) -> None:
     group = Path(testbed.info.cpu_group)
     assert sorted(entry.name for entry in group.iterdir() if entry.is_dir()) == ["dc1", "dc2"]
     os.kill(testbed.info.supervisor_pid, 9)
-    wait_for(lambda: not testbed.leftovers.find(), "the testbed to end", 10)
+    testbed.leftovers.gone_within(10)
     assert launch.clean(testbed.name) == [testbed.name]
     assert not group.exists() and not RunDir.of(testbed.name).path.exists()
 

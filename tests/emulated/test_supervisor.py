@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,10 +53,25 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def gone_within(leftovers: Leftovers, seconds: float) -> None:
-    started = time.monotonic()
-    wait_for(lambda: not leftovers.find(), "everything of the testbed to be gone", seconds)
-    assert time.monotonic() - started <= seconds
+@contextmanager
+def calling_up(name: str, program: str = UP) -> Iterator[subprocess.Popen[str]]:
+    """A process that brings a testbed up, killed at the latest when the test leaves it behind."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until_it_says(process: subprocess.Popen[str], step: str) -> None:
+    while not process.stdout.readline().startswith(step):
+        assert process.poll() is None, process.stderr.read()
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +145,7 @@ def test_killing_any_of_its_first_processes_ends_everything_and_no_other_testbed
     leftovers = Leftovers(doomed.info)
     assert len(leftovers.find()) > 20
     os.kill(getattr(doomed.info, victim), signal.SIGKILL)
-    gone_within(leftovers, 3.0)
+    leftovers.gone_within(3.0)
     assert nothing_has_ended(other)
     other.site("dc1").run("ping", "-c", "1", "-W", "2", other.wan_ip("dc2"))
     listed = {entry.name: entry.alive for entry in launch.list_testbeds()}
@@ -159,7 +176,7 @@ def test_up_and_down_leak_nothing(unique_name, standing) -> None:
         info = launch.up(load_topology("pair"), name, calibrate=False)
         leftovers = Leftovers(info)
         launch.down(name)
-        gone_within(leftovers, 3.0)
+        leftovers.gone_within(3.0)
         assert host_marks() == before
         memory.append(resident_bytes())
     assert memory[-1] - memory[0] < 4 * 2**20, memory
@@ -175,33 +192,43 @@ def test_two_testbeds_with_one_name_cannot_be(standing) -> None:
 
 def test_an_interrupted_up_leaves_nothing(unique_name) -> None:
     before, name = host_marks(), unique_name()
-    process = subprocess.Popen(
-        [sys.executable, "-c", UP, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    while process.stdout.readline().strip() != "controller":
-        assert process.poll() is None, process.stderr.read()
-    info = read_info(RunDir.of(name))
-    leftovers = Leftovers(info)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) != 0
-    assert "KeyboardInterrupt" in process.stderr.read()
+    with calling_up(name) as process:
+        until_it_says(process, "controller")
+        leftovers = Leftovers(read_info(RunDir.of(name)))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) != 0
+        assert "KeyboardInterrupt" in process.stderr.read()
     assert not leftovers.find() and not RunDir.of(name).path.exists()
-    process.stdout.close()
-    process.stderr.close()
     assert host_marks() == before
 
 
-def test_an_up_whose_caller_is_killed_ends_by_itself(unique_name) -> None:
+@pytest.mark.parametrize("step", ["Open vSwitch", "processes of the sites", "up after"])
+def test_an_up_whose_caller_is_killed_ends_by_itself(unique_name, step) -> None:
     name = unique_name()
-    process = subprocess.Popen([sys.executable, "-c", UP, name], stdout=subprocess.PIPE, text=True)
-    # Early: once the boot is over nobody watches the caller any more.
-    while process.stdout.readline().strip() != "Open vSwitch":
-        assert process.poll() is None
-    leftovers = Leftovers(read_info(RunDir.of(name)))
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    gone_within(leftovers, 5.0)
+    with calling_up(name) as process:
+        until_it_says(process, step)
+        leftovers = Leftovers(read_info(RunDir.of(name)))
+        process.kill()
+        process.wait()
+    leftovers.gone_within(5.0)
+    assert launch.clean(name) == [name]
+
+
+def test_a_caller_killed_between_the_boot_and_the_writing_down_leaves_nothing_standing(unique_name) -> None:
+    """All is up and nothing says so yet: a testbed that no `down` would find must not stay."""
+    name = unique_name()
+    waits = "launch._complete = lambda *_: (say('there'), sys.stdin.read())\n"
+    stop_there = UP.replace("launch.up(", waits + "launch.up(")
+    with calling_up(name, stop_there) as process:
+        until_it_says(process, "there")
+        leftovers = Leftovers(read_info(RunDir.of(name)))
+        assert SupervisorClient(name).call("ping")["phase"] == "up"
+        process.kill()
+        process.wait()
+    leftovers.gone_within(5.0)
+    (event,) = read_events(RunDir.of(name).events, "abandoned")
+    assert event["phase"] == "up"
+    assert [listed.alive for listed in launch.list_testbeds() if listed.name == name] == [False]
     assert launch.clean(name) == [name]
 
 

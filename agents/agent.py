@@ -228,6 +228,8 @@ class Agent:
                 raise ProtocolError(f"unknown frame {kind!r}")
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"malformed {kind} frame: {error!r}") from None
+        except StormbedError as error:
+            raise ProtocolError(str(error)) from None
 
     def _open_job(self, description: JobDescription) -> None:
         site = description.members.index(self.site)

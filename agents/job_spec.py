@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from agents import wire
 from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from topologies.errors import UsageError
+from topologies.validation import validated
 
 # A chunk of the widest element type (complex128) still fits a frame.
 MAX_CHUNK_ELEMENTS: Final = wire.MAX_PAYLOAD // 16
@@ -36,11 +37,8 @@ class JobSpec(BaseModel):
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> JobSpec:
         """UsageError naming the field that is wrong."""
-        try:
-            return cls.model_validate(plain)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UsageError(f"job: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        name = plain.get("job") if isinstance(plain, Mapping) else None
+        return validated(cls, plain, f"job {name[:128]}" if isinstance(name, str) and name else "job")
 
 
 def segment_options(segment: Mapping[str, Any], default: Options) -> Options:
@@ -49,14 +47,10 @@ def segment_options(segment: Mapping[str, Any], default: Options) -> Options:
     elements = segment.get("chunk_elements", 1)
     if not isinstance(elements, int) or not 1 <= elements <= MAX_CHUNK_ELEMENTS:
         raise UsageError(f"segment {label}: chunks of {elements} elements", hint=f"1 to {MAX_CHUNK_ELEMENTS}")
+    what = f"segment {label}"
     awareness, auxiliary, policy = default
-    try:
-        return (
-            AwarenessOptions.model_validate(segment.get("awareness", awareness)),
-            AuxiliaryOptions.model_validate(segment.get("auxiliary", auxiliary)),
-            PolicyOptions.model_validate(segment.get("policy", policy)),
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"segment {label}: {where}: {first['msg']}") from None
+    return (
+        validated(AwarenessOptions, segment.get("awareness", awareness), what, ("awareness",)),
+        validated(AuxiliaryOptions, segment.get("auxiliary", auxiliary), what, ("auxiliary",)),
+        validated(PolicyOptions, segment.get("policy", policy), what, ("policy",)),
+    )

@@ -17,12 +17,13 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from agents.compute import Compute, Pass, cpu_share
 from agents.local import LocalClient
 from agents.planning.registry import library_of
 from topologies.errors import RunFailedError, StormbedError, UsageError
+from topologies.validation import validated
 
 PERIOD: Final = 251  # prime, so that a shifted or swapped chunk does not look right
 SPREAD: Final = 7
@@ -94,13 +95,9 @@ class Segment(BaseModel):
 
 def parse_segment(fields: dict[str, Any]) -> Segment:
     """Checks what a worker was told. Raises UsageError naming the field."""
+    segment = validated(Segment, fields, f"segment {fields.get('label', '?')!r}")
     try:
-        segment = Segment.model_validate(fields)
         np.dtype(segment.dtype)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"segment {fields.get('label', '?')!r}: {where}: {first['msg']}") from None
     except TypeError:
         raise UsageError(f"segment {segment.label!r}: there is no element type {segment.dtype!r}") from None
     return segment

@@ -21,6 +21,7 @@ from agents.options import AuxiliaryOptions, AwarenessOptions
 from agents.timers import Timer, Timers
 from agents.wire import Header, Stamp, stamp_of
 from topologies.paths import direct_path_number, is_intact
+from topologies.validation import validated
 
 PROBE: Final = "probe"
 PROBE_FRAME: Final = bytes(32 * 1024)
@@ -98,10 +99,13 @@ class SiteNetwork:
         return {way: rate for way, estimator in self._estimators.items() if (rate := estimator.rate)}
 
     def configure(self, awareness: Any, auxiliary: Any, seed: int = 0) -> None:
-        """A segment begins: its options, as plain values. Earlier measurements are forgotten."""
+        """A segment begins: its options, as plain values. Earlier measurements are forgotten.
+
+        UsageError naming the option that is wrong.
+        """
         self.close()
-        self._awareness = AwarenessOptions.model_validate(awareness or {})
-        self._auxiliary = AuxiliaryOptions.model_validate(auxiliary or {})
+        self._awareness = validated(AwarenessOptions, awareness or {}, place=("awareness",))
+        self._auxiliary = validated(AuxiliaryOptions, auxiliary or {}, place=("auxiliary",))
         self._allowed = {} if self._auxiliary.rule == "capacity" else None
         self._probed_before = self.probe_bytes
         self._random.seed(f"paths {seed} {self._site}")

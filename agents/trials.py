@@ -22,13 +22,14 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from agents.compute import Compute, Pass, cpu_share
 from agents.data import Batches, Dataset, load_dataset
 from agents.local import LocalClient
 from agents.npz import read_arrays
 from topologies.errors import StormbedError, UsageError
+from topologies.validation import validated
 
 Vector = npt.NDArray[np.float32]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -75,12 +76,7 @@ class TrialSegment(BaseModel):
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> TrialSegment:
         """Raises UsageError naming the field."""
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise UsageError(f"segment {given.get('label', '?')!r}: {where}: {first['msg']}") from None
+        return validated(cls, given, f"segment {given.get('label', '?')!r}")
 
 
 class Trainer(Protocol):

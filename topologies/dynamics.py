@@ -19,13 +19,12 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
     model_validator,
 )
 
 from topologies.errors import InvalidFileError, StormbedError, UsageError
-from topologies.files import explain, read_text, show
+from topologies.files import read_text
 from topologies.model import Topology
 from topologies.traces import (
     MAX_BYTES,
@@ -37,6 +36,7 @@ from topologies.traces import (
     select,
 )
 from topologies.units import Rate, Span, UnitError
+from topologies.validation import validated
 
 Changes = tuple[float, dict[int, LinkChange]]
 """A time in seconds from the start, and what changes then, by the index of the directed link."""
@@ -139,15 +139,8 @@ class Dynamics(BaseModel):
                     hint="write for example uniform?every=10s&rate=20mbit..155mbit&seed=7",
                 )
             given[key] = value.split(",") if key == "links" else value
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            path, message, hint = explain(cls, error)
-            place = f"{show(path)}: " if path else ""
-            raise UsageError(
-                f"dynamics {text[:80]!r}: {place}{message}",
-                hint=hint or f"the kinds are {', '.join(KINDS[1:])}; see docs/dynamics.md",
-            ) from None
+        kinds = f"the kinds are {', '.join(KINDS[1:])}; see docs/dynamics.md"
+        return validated(cls, given, f"dynamics {text[:80]!r}", hint=kinds)
 
     def __str__(self) -> str:
         """In the words that `parse` reads."""

@@ -7,14 +7,13 @@ equal keys and unfolds nested aliases without end.
 from __future__ import annotations
 
 import stat
-import types
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar, Union, get_args, get_origin
+from typing import Any, BinaryIO
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
-from topologies.errors import InvalidFileError, UsageError, nearest
+from topologies.errors import InvalidFileError, nearest
+from topologies.validation import KeyPath, Model, Unfit, fit, keys_of, kind_of, show
 
 MAX_BYTES = 1_000_000
 MAX_VALUES = 200_000
@@ -22,9 +21,6 @@ MAX_DEPTH = 50
 
 _OFFERED = (".yaml", ".yml", ".json", ".gml", ".graphml", ".csv")
 """Files with these suffixes are offered when a name is misspelt."""
-
-Model = TypeVar("Model", bound=BaseModel)
-KeyPath = tuple[str | int, ...]
 
 
 class Document:
@@ -47,18 +43,18 @@ class Document:
     def validate(self, model: type[Model]) -> Model:
         """The contents as a pydantic model; InvalidFileError about the first thing that is wrong."""
         if self.data is None:
-            raise self.error((), "the file is empty", hint=f"it needs the keys {', '.join(_required(model))}")
+            needed = ", ".join(keys_of(model, required=True))
+            raise self.error((), "the file is empty", hint=f"it needs the keys {needed}")
         if not isinstance(self.data, dict):
             raise self.error(
                 (),
-                f"the top level is a {_kind(self.data)}, not a map",
+                f"the top level is a {kind_of(self.data)}, not a map",
                 hint="begin with a line such as `name: my-wan`",
             )
         try:
-            return model.model_validate(self.data)
-        except ValidationError as error:
-            path, message, hint = explain(model, error)
-            raise self.error(path, message, hint=hint) from None
+            return fit(model, self.data)
+        except Unfit as unfit:
+            raise self.error(unfit.path, unfit.message, hint=unfit.hint) from None
 
     def _line(self, path: KeyPath) -> int | None:
         node, line = self._node, None
@@ -76,62 +72,6 @@ class Document:
             else:
                 break
         return line
-
-
-def explain(model: type[BaseModel], error: ValidationError) -> tuple[KeyPath, str, str]:
-    """Where the first thing that is wrong stands, what it is, and what to do, in words of the project's own. Pure."""
-    problems = error.errors()
-    # An unknown key often explains a missing one (a misspelt `rate`), so it is told first.
-    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
-    path = tuple(part for part in first["loc"] if part != "[key]")
-    context = first.get("ctx", {})
-    cause = context.get("error")
-    hint = ""
-    match first["type"]:
-        case "extra_forbidden":
-            owner = _model_at(model, path[:-1])
-            known = list(owner.model_fields) if owner else []
-            message, hint = f"unknown key {str(path[-1])!r}", nearest(str(path[-1]), known)
-        case "missing":
-            message, hint = f"the key {str(path[-1])!r} is missing", "add it"
-        case "value_error" if cause is not None:
-            message, hint = getattr(cause, "message", str(cause)), getattr(cause, "hint", "")
-            named, rest = _leading_path(message) if not path else ((), message)
-            path, message = path + named, rest
-        case "dict_type" | "model_type" | "model_attributes_type":
-            message = f"this is a {_kind(first['input'])}, not a map"
-        case "tuple_type" | "list_type":
-            message = f"this is a {_kind(first['input'])}, not a list"
-        case "too_short":
-            least, length = context["min_length"], context["actual_length"]
-            needed = "one entry" if least == 1 else f"{least} entries"
-            what = "map" if isinstance(first["input"], dict) else "list"
-            message = f"this {what} {f'has {length}' if length else 'is empty'}; it needs at least {needed}"
-        case _:
-            given = "blank" if first["input"] is None else f"{first['input']!r:.60}"
-            message = f"{first['msg'].removeprefix('Input ').lower()}, not {given}"
-    if path[:1] == ("links",) and first["type"] in ("too_long", "missing") and "endpoints" in path:
-        message, hint = "a link joins exactly two sites", "write for example endpoints: [dc1, dc2]"
-    if len(problems) > 1:
-        message += f"; {len(problems) - 1} more of this kind follow" if len(problems) > 2 else "; one more follows"
-    return path, message, hint
-
-
-def parsed(model: type[Model], data: Any, place: KeyPath) -> Model:
-    """Data that came in no file, as a pydantic model; UsageError about the first thing that is wrong at `place`."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        path, message, hint = explain(model, error)
-        raise UsageError(f"{show((*place, *path))}: {message}", hint=hint) from None
-
-
-def show(path: KeyPath) -> str:
-    """`links[2].rate` for ("links", 2, "rate")."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
 
 
 def read_yaml(path: str | Path) -> Document:
@@ -281,62 +221,3 @@ def _similar_file(file: Path) -> str:
     offered = (suffix,) if suffix == ".py" else _OFFERED
     names = sorted(entry.name for entry in parent.iterdir() if entry.suffix.lower() in offered)
     return nearest(file.name, names) if names else "check the name"
-
-
-def _leading_path(message: str) -> tuple[KeyPath, str]:
-    """Split the `links[3].rate: ` off a message of a check that concerns the whole model."""
-    head, separator, rest = message.partition(": ")
-    if not separator or " " in head:
-        return (), message
-    parts: list[str | int] = []
-    for piece in head.split("."):
-        name, bracket, index = piece.partition("[")
-        parts.append(name)
-        if bracket:
-            parts.append(int(index.rstrip("]")))
-    return tuple(parts), rest
-
-
-def _kind(value: object) -> str:
-    names: dict[type, str] = {
-        dict: "map",
-        list: "list",
-        str: "text",
-        bool: "yes/no value",
-        type(None): "blank",
-    }
-    return names.get(type(value), "number")
-
-
-def _required(model: type[BaseModel]) -> list[str]:
-    return [name for name, field in model.model_fields.items() if field.is_required()]
-
-
-def _model_at(model: Any, path: KeyPath) -> type[BaseModel] | None:
-    """The model class that describes the map at `path`, followed through the annotations."""
-    current = model
-    for part in path:
-        candidates = _members(current)
-        current = None
-        for candidate in candidates:
-            origin, args = get_origin(candidate), get_args(candidate)
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                field = candidate.model_fields.get(str(part))
-                current = field.annotation if field else None
-            elif origin is dict:
-                current = args[1]
-            elif origin in (list, tuple):
-                current = args[0]
-            if current is not None:
-                break
-    models = [m for m in _members(current) if isinstance(m, type) and issubclass(m, BaseModel)]
-    return models[0] if models else None
-
-
-def _members(annotation: Any) -> list[Any]:
-    """The alternatives of an annotation, with Annotated and unions opened."""
-    if get_origin(annotation) is Annotated:
-        return _members(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [member for option in get_args(annotation) for member in _members(option)]
-    return [annotation]

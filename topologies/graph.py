@@ -18,6 +18,7 @@ from topologies.geo import Position, delay_over, distance_km
 from topologies.model import Topology
 from topologies.options import Options, RateRule
 from topologies.units import Delay, Rate
+from topologies.validation import validated
 
 Warn = Callable[[str], None]
 
@@ -105,7 +106,8 @@ def to_topology(graph: Graph, options: Options, warn: Warn) -> Topology:
         warn(f"links of unknown length have no delay: {_some(without_length)}")
     sites = {names[node.key]: _site(node) for node in graph.nodes}
     _check_connected(graph, names, merged)
-    return Topology.model_validate({"name": _topology_name(graph.name), "sites": sites, "links": links})
+    network = {"name": _topology_name(graph.name), "sites": sites, "links": links}
+    return validated(Topology, network, graph.source, error=InvalidFileError)
 
 
 class _Rates:

@@ -13,6 +13,7 @@ from topologies.errors import UsageError, nearest
 from topologies.geo import delay_over, distance_km
 from topologies.model import Topology
 from topologies.units import Delay, Rate
+from topologies.validation import validated
 
 BY_DISTANCE = "distance"
 KEYS = ("rate", "default-rate", "delay", "seed")
@@ -94,7 +95,7 @@ class Options:
             if self.delay is not None:
                 delay = self._delay(topology, forward.src_name, forward.dst_name)
                 _put(link, "delay", str(delay), str(delay))
-        return Topology.model_validate(data)
+        return validated(Topology, data, topology.name)
 
     def _delay(self, topology: Topology, *ends: str) -> Delay:
         if isinstance(self.delay, Delay):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from agents.compute import Compute
-from topologies.errors import UsageError
+from topologies.validation import validated
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -69,9 +69,4 @@ class Segment(BaseModel):
 
 def parse_segment(given: dict[str, Any]) -> Segment:
     """Checks what a worker was told. Raises UsageError naming the field."""
-    try:
-        return Segment.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"segment {given.get('label', '?')!r}: {where}: {first['msg']}") from error
+    return validated(Segment, given, f"segment {given.get('label', '?')!r}")

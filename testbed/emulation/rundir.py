@@ -22,6 +22,7 @@ from topologies.addressing import CONTROLLER_HTTP_PORT, COORDINATOR_PORT, PROMET
 from topologies.errors import InvalidFileError, UsageError
 from topologies.load import topology_from_dict
 from topologies.model import Topology
+from topologies.validation import Unfit, fit
 
 DEFAULT_ROOT: Final = "/run/stormbed"
 SCHEMA: Final = 1
@@ -186,15 +187,17 @@ def read_info(run: RunDir) -> TestbedInfo | None:
     Raises:
         InvalidFileError: the file is there and is not a testbed's state.
     """
+    what, hint = f"{run.state} is not the state of a testbed", f"remove it with `testbed clean {run.name}`"
     try:
-        return TestbedInfo.model_validate_json(run.state.read_text())
+        fields = json.loads(run.state.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
-        raise InvalidFileError(
-            f"{run.state} is not the state of a testbed: {str(error).splitlines()[0]}",
-            hint=f"remove it with `testbed clean {run.name}`",
-        ) from None
+        raise InvalidFileError(f"{what}: {error}", hint=hint) from None
+    try:
+        return fit(TestbedInfo, fields)
+    except Unfit as unfit:
+        raise InvalidFileError(f"{what}: {unfit}", hint=hint) from None
 
 
 def write_info(run: RunDir, info: TestbedInfo) -> None:

@@ -25,10 +25,11 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from testbed.experiments.runner import Runner
 from topologies.errors import InvalidFileError
+from topologies.validation import validated
 
 SCHEMA = 1
 
@@ -220,12 +221,13 @@ def _read(directory: Path) -> Manifest:
         raise InvalidFileError(
             f"{path}: schema {schema}, this version reads up to {SCHEMA}", hint="use a newer stormbed"
         )
-    try:
-        return Manifest(schema_version=schema, **fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidFileError(f"{path}: {where}: {first['msg']}") from error
+    return validated(
+        Manifest,
+        {"schema_version": schema, **fields},
+        str(path),
+        error=InvalidFileError,
+        hint="it was changed by hand, or its disk was full: the run cannot be read any more",
+    )
 
 
 def worker_directory(site: str, worker: int) -> str:

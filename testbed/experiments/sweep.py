@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from testbed.experiments.spec import LoadedExperiment, find_experiment, open_experiment
 from topologies.errors import InvalidFileError, StormbedError, UsageError
-from topologies.files import Document, explain, read_yaml, show
+from topologies.files import Document, read_yaml
+from topologies.validation import validated
 
 MOST_POINTS: Final = 10_000
 REPLICATES: Final = "seed"
@@ -164,12 +165,8 @@ def sweep_of(experiment: str, axes: Sequence[str], fixed: Mapping[str, Any] | No
             raise UsageError(f"the axis {key} is given twice", hint="name all its values at once")
         found[key] = values
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([Path(experiment).stem, *found])).strip("-")[:64]
-    try:
-        spec = Sweep(name=name, experiment=experiment, axes=found, set=dict(fixed or {}))
-    except ValidationError as error:
-        path, message, hint = explain(Sweep, error)
-        example = "for example --axis training.chunk_elements=20000,100000"
-        raise UsageError(f"{show(path)}: {message}" if path else message, hint=hint or example) from None
+    given = {"name": name, "experiment": experiment, "axes": found, "set": dict(fixed or {})}
+    spec = validated(Sweep, given, hint="for example --axis training.chunk_elements=20000,100000")
     return _load(spec, Path())
 
 

@@ -16,9 +16,9 @@ from testbed.supervisor.registry import Progress, verb
 from testbed.supervisor.state import Supervisor
 from testbed.timeline import RunDynamics, TimelineEntry, steps
 from topologies.errors import UsageError
-from topologies.files import parsed
 from topologies.model import DirectedLink
 from topologies.units import Delay, Loss, Rate, Size
+from topologies.validation import validated
 
 
 @verb()
@@ -246,8 +246,10 @@ def dynamics_start(
             "the links are changing by themselves already",
             hint="wait for the run to end" if standing["owner"] == "run" else "`testbed link vary --stop` ends it",
         )
-    how = parsed(RunDynamics, dynamics, ("dynamics",))
-    entries = [parsed(TimelineEntry, entry, ("timeline", number)) for number, entry in enumerate(timeline)]
+    how = validated(RunDynamics, dynamics, place=("dynamics",))
+    entries = [
+        validated(TimelineEntry, entry, place=("timeline", number)) for number, entry in enumerate(timeline)
+    ]
     wan, network = supervisor.wan, supervisor.network
     how.changes(supervisor.topology, seed=seed, scale=scale, folder=Path(folder) if folder else None)
     if standing is not None:  # what is to come is sound, so that what was there may end

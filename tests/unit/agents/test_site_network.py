@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from agents import wire
+from agents.wire import ProtocolError
 from topologies.errors import UsageError
 
 Everywhere = Callable[[dict[Any, Callable[[], Any]]], dict[Any, Any]]
@@ -157,11 +158,24 @@ def test_options_that_make_no_sense_are_refused_with_the_field(make_cluster: Any
     with pytest.raises(UsageError, match=r"awareness\.estimator"):
         runner.open_job({**job, "awareness": "psychic"})
     runner.open_job({**job, "awareness": "unbiased", "auxiliary": False})
-    with pytest.raises(UsageError, match="segment a: rule"):
+    with pytest.raises(UsageError, match=r"segment a: auxiliary\.rule"):
         runner.run_segment("job", {"label": "a", "scheduler": "star", "auxiliary": "sometimes"})
-    with pytest.raises(UsageError, match="segment a: check_period_s"):
+    with pytest.raises(UsageError, match=r"segment a: awareness\.check_period_s"):
         runner.run_segment(
             "job",
             {"label": "a", "scheduler": "star", "awareness": {"estimator": "published", "check_period_s": 0}},
         )
     runner.close_job("job")
+
+
+def test_an_agent_takes_no_options_that_its_coordinator_should_have_refused(make_cluster: Any) -> None:
+    cluster = make_cluster("pair")
+    cluster.runner().open_job({"job": "job", "sites": {"dc1": 1, "dc2": 1}})
+    agent = cluster.agents[0]
+
+    def say() -> None:
+        body = {"fields": {}, "scheduler": "star", "options": {"awareness": {"estimator": "psychic"}}}
+        agent._coordinator_said("segment", {"job": next(iter(agent.jobs)), **body})
+
+    with pytest.raises(ProtocolError, match=r"^awareness\.estimator: should be 'off', .* not 'psychic'$"):
+        cluster.call(say)

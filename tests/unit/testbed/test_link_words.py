@@ -8,7 +8,7 @@ from testbed.cli.link import changes_made
 from testbed.timeline import RunDynamics, TimelineEntry
 from topologies.dynamics import Dynamics
 from topologies.errors import UsageError
-from topologies.files import parsed
+from topologies.validation import validated
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def test_a_single_change_is_one(steps: int, said: str) -> None:
 )
 def test_dynamics_that_cannot_be_are_told_in_one_sentence(given: object, said: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parsed(RunDynamics, given, ("dynamics",))
+        validated(RunDynamics, given, place=("dynamics",))
     assert (caught.value.message, caught.value.hint) == (said, hint)
 
 
 def test_an_entry_that_cannot_be_is_told_by_its_number() -> None:
     with pytest.raises(UsageError, match=r"timeline\[2\].action: should be 'link-down'"):
-        parsed(TimelineEntry, {"at": "1s", "action": "cut", "link": "a-b"}, ("timeline", 2))
+        validated(TimelineEntry, {"at": "1s", "action": "cut", "link": "a-b"}, place=("timeline", 2))
 
 
 def test_dynamics_of_the_command_line_are_told_alike() -> None:

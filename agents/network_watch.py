@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -144,12 +143,8 @@ class NetworkWatch:
             log.warning("no new plan: %s", error)
             return
         if plan is not None:
-            self._use_plan(plan, self._why(reason))
+            self._use_plan(plan, self._replanner.why(reason))
         self._offer_detours(look.rates)
-
-    def _why(self, reason: str) -> dict[str, Any]:
-        gain = self._replanner.gain
-        return {"reason": reason, "gain_ratio": gain if gain is not None and math.isfinite(gain) else None}
 
     def reported(self, site: int, ways: Sequence[Sequence[Any]], probe_bytes: int = 0) -> None:
         """Estimates of what comes in at `site`: [from, path number, bit/s] each; and what it has probed."""
@@ -164,7 +159,7 @@ class NetworkWatch:
             return False
         accepted, plan = self._replanner.judge(look, await self._make_plan(look.view))
         if plan is not None:
-            self._use_plan(plan, self._why("rates"))
+            self._use_plan(plan, self._replanner.why("rates"))
         self._offer_detours(look.rates)
         return accepted
 

@@ -5,6 +5,7 @@ The caller plans, wherever it likes and for as long as it takes, between `look` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -118,6 +119,11 @@ class Replanner:
         self.replans += 1
         self.plan = proposed
         return proposed
+
+    def why(self, reason: str) -> dict[str, Any]:
+        """What is kept of the latest new plan: the reason, and what it promised where that is a number."""
+        finite = self.gain is not None and math.isfinite(self.gain)
+        return {"reason": reason, "gain_ratio": self.gain if finite else None}
 
     def judge(self, look: Look, proposed: Plan) -> tuple[bool, Plan | None]:
         """Whether the proposed plan is better by what the options ask for, and it where sites act on it."""

@@ -7,7 +7,7 @@ stalls and tries again as TCP does (`retransmission`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from errno import ETIMEDOUT
 from itertools import pairwise
@@ -58,6 +58,7 @@ class Lanes:
         self._delay_of = {(link.src, link.dst): link.delay.ns for link in topology.directed}
         self._lanes: dict[tuple[int, int, int, int], Lane] = {}
         self._from: list[list[Lane]] = [[] for _ in topology.site_names]
+        self._first_hops: dict[int, Mapping[tuple[int, int], int]] = {}
 
     def lane(self, src: int, dst: int, path: int, cls: int = 0) -> Lane:
         """The lane from a site to a peer over one of the paths; an absent one is the primary."""
@@ -79,13 +80,20 @@ class Lanes:
             self._start_timers(lane)
         return message
 
+    def lead(self, src: int, first_hops: Mapping[tuple[int, int], int]) -> None:
+        """Where paths, by (destination, number), leave a site from now on, as that site has been told."""
+        self._first_hops[src] = first_hops
+
     def waiting(self, src: int, first_hop: int) -> int:
         """Messages that wait at a site on all lanes whose path begins at that neighbour."""
-        return sum(
-            lane.connection.waiting
-            for lane in self._from[src]
-            if self._underlay.path(src, lane.dst, lane.path)[1] == first_hop
-        )
+        return sum(lane.connection.waiting for lane in self._from[src] if self._first_hop(lane) == first_hop)
+
+    def _first_hop(self, lane: Lane) -> int:
+        told = self._first_hops.get(lane.src)
+        if told is None:
+            return self._underlay.path(lane.src, lane.dst, lane.path)[1]
+        # The network sends an absent path along the primary, so its queue counts there.
+        return told.get((lane.dst, lane.path), told[lane.dst, 0])
 
     def sent_bytes(self, src: int, dst: int, path: int) -> int:
         """What has left a site for a peer over a path."""

@@ -1,7 +1,7 @@
 """Links that are cut in the simulated world: what the switches do, by the controller's own rules.
 
-A cut cable is seen by both switches; the controller takes it for cut after a moment, and moves whatever would
-cross it to paths that are whole. A blackhole is seen by nobody.
+A cut cable is seen by both switches; the controller takes it for cut after a moment, tells the coordinator, and
+moves whatever would cross it to paths that are whole, one such move at a time. A blackhole is seen by nobody.
 """
 
 from __future__ import annotations
@@ -24,15 +24,24 @@ class Rerouting:
 
     install_ns  from the controller's decision until the switches have the new rules
     moved       called when they have them
+    decided     told the links (by index) that the controller takes for cut, whenever they are others
     """
 
     def __init__(
-        self, network: DeclaredNetwork, clock: VirtualClock, install_ns: int, moved: Callable[[], None]
+        self,
+        network: DeclaredNetwork,
+        clock: VirtualClock,
+        install_ns: int,
+        moved: Callable[[], None],
+        decided: Callable[[frozenset[int]], None] = lambda down: None,
     ) -> None:
         self._network = network
         self._clock = clock
         self._install_ns = install_ns
         self._moved = moved
+        self._decided = decided
+        self._down: frozenset[int] = frozenset()  # what the rules avoid, or are about to
+        self._moving = False
         self._watch = LinkWatch(network.topology)
         self._cut: dict[str, set[int]] = {"down": set(), "blackhole": set()}
         self._avoided: frozenset[tuple[int, int]] = frozenset()
@@ -83,12 +92,21 @@ class Rerouting:
                 self._clock.after(round(wait_s * SECOND) + _JUST_AFTER_NS, self._settle)
 
     def _settle(self) -> None:
-        if self._watch.settle(self._clock.now_ns / SECOND) is not None:
-            down = self._watch.down
-            self._clock.after(self._install_ns, lambda: self._install(down))
+        self._watch.settle(self._clock.now_ns / SECOND)
+        self._begin()
 
-    def _install(self, down: frozenset[int]) -> None:
-        self._avoided = hops_of(self._network.topology, down)
-        self._leading = primaries(self._network.topology, self._network.paths, down)
+    def _begin(self) -> None:
+        """Move the traffic, unless another move is under way; then it is looked at again."""
+        if self._moving or self._watch.down == self._down:
+            return
+        self._down, self._moving = self._watch.down, True
+        self._clock.after(self._install_ns, self._install)
+        self._decided(self._down)
+
+    def _install(self) -> None:
+        self._avoided = hops_of(self._network.topology, self._down)
+        self._leading = primaries(self._network.topology, self._network.paths, self._down)
+        self._moving = False
         self.reroutes += 1
         self._moved()
+        self._begin()

@@ -9,33 +9,30 @@ times.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from io import StringIO
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from agents.compute import ComputeTime
 from agents.decision_file import DecisionFile
 from agents.planning.base import Plan
 from agents.planning.batches import next_batches
-from agents.planning.registry import get_scheduler
+from agents.planning.registry import get_scheduler, library_of
 from agents.sync.spec import allreduce
-from testbed.experiments.manifest import DECISIONS, TRACE, FidelityRow, Manifest, SegmentStatus
+from testbed.experiments.manifest import DECISIONS, TRACE, Manifest, SegmentStatus
 from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.schema import Compute
 from testbed.experiments.spec import LoadedExperiment, Segment
 from testbed.report.measurements import LinkSample
+from testbed.simulation.changes import LinkChanges
+from testbed.simulation.notes import cuts, fidelity, measured
 from testbed.simulation.world import REALISTIC, SECOND, World, WorldOptions
-from testbed.timeline import Step, steps
-from topologies.dynamics import Changes
 from topologies.errors import RunFailedError
-from topologies.model import DirectedLink
 
 Say = Callable[[str], None]
 SAMPLE_NS = SECOND
-LOOK_AHEAD = 10_000
-"""How many changes of a trace are searched for losses, which are not simulated."""
 
 
 def run_experiment(
@@ -61,32 +58,8 @@ def run_experiment(
             failure = error
             raise
         finally:
-            run.finish(failure, _fidelity(experiment, options))
+            run.finish(failure, fidelity(experiment, options))
         return run.manifest
-
-
-def _fidelity(experiment: LoadedExperiment, options: WorldOptions) -> FidelityRow:
-    reasons = [
-        "simulated: fluid links shared max-min fairly, no loss and no slow start; payload gets "
-        f"{options.efficiency:.0%} of every rate"
-    ]
-    if experiment.spec.training.compute.real:
-        reasons.append("computation counts as no time, because the experiment declares none")
-    limited = sum(site.cpu is not None for site in experiment.topology.sites.values())
-    if limited:
-        reasons.append(f"the declared cpu of {limited} sites is not simulated; declared compute times are")
-    lossy = sum(link.loss.ratio > 0 for link in experiment.topology.directed)
-    if lossy:
-        reasons.append(f"the declared loss of {lossy} directed links, in bursts or not, is not simulated")
-    if _losses_to_come(experiment):
-        reasons.append("losses that dynamics or timeline set are not simulated")
-    if any(link.jitter.ns for link in experiment.topology.directed):
-        reasons.append("declared jitter is not simulated")
-    if _cuts(experiment):
-        reasons.append("a cut link costs TCP its retransmission timers, nothing else")
-    if any(_measured(segment) for segment in experiment.segments):
-        reasons.append("planning takes no virtual time")
-    return FidelityRow(verdict="exact", reasons=tuple(reasons))
 
 
 class SimulatedRun:
@@ -99,12 +72,14 @@ class SimulatedRun:
         self._run = run
         self._say = say
         self._training = experiment.spec.training
+        self._cuts = cuts(experiment)
+        self._follows = self._cuts or any(measured(segment) for segment in experiment.segments)
         self.world = World(
             experiment.topology,
             job=run.manifest.id,
             options=options,
             coordinator=experiment.spec.coordinator_site,
-            whole=_cuts(experiment) or any(_measured(segment) for segment in experiment.segments),
+            whole=self._follows,
             deadline_s=self._training.deadline_s,
         )
         self.world.on_complete = self._completed
@@ -125,19 +100,18 @@ class SimulatedRun:
         self._start_ns = [0] * self.world.n
         self._ready_ns = [0] * len(self._rows)
         self._finished = 0
-        self._links = list(experiment.topology.directed)
         self._planned_at = self._draws = 0
-        self._playing = 0  # counts the plays of dynamics, so that an event of an earlier one is known
+        self._changes = LinkChanges(experiment, self.world, self._note_changes)
 
     def execute(self) -> None:
         spec = self._experiment.spec
         try:
             if spec.dynamics.replay == "run":
-                self._play(spec.seed)
+                self._changes.play(spec.seed)
             for segment in self._experiment.turns:
                 self._conduct(segment)
                 if spec.dynamics.replay == "segment":
-                    self._rewind()
+                    self._changes.rewind()
         finally:
             self._decisions.close()
             for row, trace in zip(self._rows, self._traces, strict=True):
@@ -158,7 +132,7 @@ class SimulatedRun:
         self._sizes = []
         self._sampled_ns = clock.now_ns
         if self._experiment.spec.dynamics.replay == "segment":
-            self._play(segment.seed)
+            self._changes.play(segment.seed)
         self._tick_later(segment)
         began, released = clock.now_ns, len(world.policies)
         status: SegmentStatus = "failed"
@@ -173,120 +147,59 @@ class SimulatedRun:
             self._sample()
             self._run.end_segment(segment.label, clock.now_ns, status)
             self._segment = None
-            network = world.measure().end() if _measured(segment) else None
-            policies = world.policies[released:]
+            network = world.measure().end() if self._follows else None
             self._run.events.write(
-                "network-followed", segment=segment.label, policies=policies, network=network
+                "network-followed",
+                segment=segment.label,
+                policies=world.policies[released:],
+                network=network if self._cuts or measured(segment) else None,
             )
         self._say(f"{segment.label}: {(clock.now_ns - began) / SECOND:.2f} s of virtual time")
 
     def _plan(self, segment: Segment) -> Plan:
         """The segment's first plan, which holds from its first collective on."""
         world = self.world
-        if world.measuring is None and not _measured(segment):
+        if not self._follows:
             return world.use(segment.scheduler, self._training.chunk_elements)
         planner = get_scheduler(segment.scheduler, self._experiment.topology.site_names)
         return world.measure().begin(
             segment.awareness,
             segment.auxiliary,
             planner.plan,
-            lambda plan: self._use(plan, "rates" if self._segment is segment else "start"),
+            lambda plan, why: self._use(segment, plan, why),
+            segment.policy.failures,
         )
 
-    def _use(self, plan: Plan, reason: str) -> None:
+    def _use(self, segment: Segment, plan: Plan, why: Mapping[str, Any]) -> None:
         """From the next collective on, or as the segment's policy says."""
-        world, segment = self.world, self._segment
-        if segment is not None and segment.policy.switch == "within":
-            world.replan_within(
-                world.coordinator.next_seq - 1, plan, self._training.chunk_elements, reason
-            )
+        world = self.world
+        # What the segment begins with is no change.
+        if self._segment is segment and segment.policy.switch == "within":
+            world.replan_within(world.coordinator.next_seq - 1, plan, self._training.chunk_elements, why)
         else:
-            world.use_plan(plan, self._training.chunk_elements, reason)
+            # Other libraries know no path but the primary.
+            hop_paths: dict[tuple[int, int], int] | None = {} if library_of(segment.scheduler) else None
+            world.use_plan(plan, self._training.chunk_elements, why, hop_paths=hop_paths)
 
     def _plan_in_turn(self) -> None:
         """`policy: {every: N}`: a new plan after so many collectives, whatever the rates."""
         segment = self._segment
         if segment is None or not segment.policy.every:
             return
-        if self.world.coordinator.next_seq >= self._planned_at + segment.policy.every:
-            self._planned_at = self.world.coordinator.next_seq
-            self._draws += 1
-            planner = get_scheduler(segment.scheduler, self._experiment.topology.site_names)
-            plan = planner.plan(replace(self.world.view(), draw=self._draws))
-            self._use(plan, "every")
-
-    # ---- links that change
-
-    def _play(self, seed: int) -> None:
-        """From now on dynamics and timeline change the links; see `testbed.timeline.steps`."""
-        spec = self._experiment.spec
-        began = self.world.clock.now_ns
-        self._playing += 1
-        playing = self._playing
-        coming = steps(
-            self._experiment.topology,
-            spec.dynamics,
-            spec.timeline,
-            seed=seed,
-            scale=spec.scale,
-            folder=self._experiment.source.parent,
-        )
-
-        def next_one() -> None:
-            step = next(coming, None)
-            if step is None:
-                return
-            due = began + round(step.t_s * SECOND)
-            if due <= self.world.clock.now_ns:
-                apply(step)
-            else:
-                self.world.clock.at(due, lambda: apply(step))
-
-        def apply(step: Step) -> None:
-            if playing == self._playing:
-                self._step(step)
-                next_one()
-
-        next_one()
-
-    def _step(self, step: Step) -> None:
-        if step.empty:
+        if self.world.coordinator.next_seq < self._planned_at + segment.policy.every:
             return
-        if step.down or step.blackhole:
-            self.world.cut(step.down, step.blackhole)
-        self._set(step.links.values())
-        rerouting = self.world.lanes.rerouting
-        rows = []
-        for index in sorted({*step.links, *step.down, *step.blackhole}):
-            link = self._links[index]
-            rows.append(
-                {
-                    "src": link.src_name,
-                    "dst": link.dst_name,
-                    "rate_bps": link.rate.bps,
-                    "delay_s": link.delay.seconds,
-                    "loss_ratio": link.loss.ratio,
-                    "loss_burst": link.loss.burst,
-                    "state": "up" if rerouting is None else rerouting.condition(index),
-                }
-            )
+        self._planned_at = self.world.coordinator.next_seq
+        if self._follows:
+            self.world.measure().plan_again("every")
+            return
+        self._draws += 1
+        planner = get_scheduler(segment.scheduler, self._experiment.topology.site_names)
+        plan = planner.plan(replace(self.world.view(), draw=self._draws))
+        self._use(segment, plan, {"reason": "every"})
+
+    def _note_changes(self, rows: list[dict[str, Any]]) -> None:
         now_s = self.world.clock.now_ns / SECOND
         self._run.add_changes(now_s, self._segment.label if self._segment else "", rows)
-
-    def _set(self, links: Iterable[DirectedLink]) -> None:
-        for link in links:
-            self._links[link.index] = link
-            self.world.network.set_rate(link.index, link.rate.bps)
-            self.world.network.set_delay(link.index, link.delay.ns)
-
-    def _rewind(self) -> None:
-        """Every link as declared again, and nothing more of what was to come."""
-        self._playing += 1
-        declared = self._experiment.topology.directed
-        self._set(link for link in declared if self._links[link.index] != link)
-        rerouting = self.world.lanes.rerouting
-        if rerouting is not None:
-            self.world.cut(*(dict.fromkeys(rerouting.cut[kind], False) for kind in ("down", "blackhole")))
 
     # ---- iterations
 
@@ -390,7 +303,7 @@ class SimulatedRun:
             return
         network.settle()
         samples = []
-        for link, carried, before in zip(self._links, network.carried_bits, self._sampled_bits, strict=True):
+        for link, carried, before in zip(self._changes.links, network.carried_bits, self._sampled_bits, strict=True):
             # On the wire, as the emulated links count: payload and what is lost around it.
             bits = (carried - before) / network.efficiency
             samples.append(
@@ -409,25 +322,6 @@ class SimulatedRun:
         self._run.add_links(samples)
         self._sampled_bits = list(network.carried_bits)
         self._sampled_ns = now
-
-
-def _measured(segment: Segment) -> bool:
-    return segment.awareness.on or segment.auxiliary.on
-
-
-def _losses_to_come(experiment: LoadedExperiment) -> bool:
-    spec = experiment.spec
-    changes: Iterator[Changes] = iter(())
-    if spec.dynamics.kind == "trace":  # no other kind changes losses
-        changes = spec.dynamics.changes(
-            experiment.topology, seed=spec.seed, scale=spec.scale, folder=experiment.source.parent
-        )
-    ahead = (change.loss for _, changed in islice(changes, LOOK_AHEAD) for change in changed.values())
-    return any(loss is not None and loss.ratio for loss in (*(entry.loss for entry in spec.timeline), *ahead))
-
-
-def _cuts(experiment: LoadedExperiment) -> bool:
-    return any(entry.action != "link-set" for entry in experiment.spec.timeline)
 
 
 def compute_seconds(compute: Compute, site: str, seed: int, rank: int, iteration: int) -> float:

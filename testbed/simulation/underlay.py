@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from agents.declared_network import DeclaredNetwork
 from agents.planning.base import NetworkView
 from topologies.model import Topology
@@ -54,3 +56,17 @@ class WholeUnderlay(Underlay):
 
     def direct_numbers(self) -> dict[tuple[int, int], int]:
         return self._network.hop_paths(tuple(range(len(self._network.topology.site_names))))
+
+
+def control_delays(topology: Topology, underlay: Underlay, own_ns: int, coordinator: str | None) -> list[int]:
+    """One way between each site and the coordinator: `own_ns` where it is out of band, and the links' delays on top
+    where it is at a site.
+    """
+    if coordinator is None:
+        return [own_ns] * len(topology.site_names)
+    at = topology.index(coordinator)
+    delays = {(link.src, link.dst): link.delay.ns for link in topology.directed}
+    return [
+        own_ns + (0 if k == at else sum(delays[hop] for hop in pairwise(underlay.path(k, at, 0))))
+        for k in range(len(topology.site_names))
+    ]

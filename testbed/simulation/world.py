@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, permutations
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
 from agents.declared_network import DeclaredNetwork
 from agents.planning.base import NetworkView, Plan
@@ -29,9 +30,10 @@ from testbed.simulation.faults import Faults
 from testbed.simulation.fluid import FluidLink, FluidNetwork
 from testbed.simulation.lanes import Lane, Lanes
 from testbed.simulation.measuring import Measuring
+from testbed.simulation.options import IDEAL, REALISTIC, WorldOptions
 from testbed.simulation.record import CollectiveRecord
 from testbed.simulation.rerouting import Rerouting
-from testbed.simulation.underlay import Underlay, WholeUnderlay
+from testbed.simulation.underlay import Underlay, WholeUnderlay, control_delays
 from topologies.dynamics import Changes
 from topologies.errors import RunFailedError, UsageError
 from topologies.model import Topology
@@ -39,29 +41,8 @@ from topologies.model import Topology
 __all__ = ["IDEAL", "REALISTIC", "SECOND", "CollectiveRecord", "World", "WorldOptions"]
 
 
-@dataclass(frozen=True)
-class WorldOptions:
-    """What the fluid model adds to the topology.
-
-    efficiency         share of a link's rate that chunks get: 1 is ideal, TCP over Ethernet about 0.95
-    per_message_bytes  bytes that every chunk costs besides its own (a frame's header)
-    control_delay_ns   one way between a site and the coordinator, on the management network
-    reroute_ns         from the controller's decision about a cut link until the switches have the new rules
-    relay              how a hop over several links travels: "flow" as one flow that shares all of them
-                       max-min fairly, as TCP through switches does; "queue" as whole chunks that wait in one
-                       first-in first-out queue per link, the model of docs/simulation.md's earlier figures
-    """
-
-    efficiency: float = 1.0
-    per_message_bytes: int = 0
-    control_delay_ns: int = 0
-    reroute_ns: int = 20_000_000
-    relay: Literal["flow", "queue"] = "flow"
-
-
-IDEAL = WorldOptions()
-# TCP over Ethernet: 1448 of 1538 bytes on the wire are payload. A frame of ours has some 200 bytes of header.
-REALISTIC = WorldOptions(efficiency=0.94, per_message_bytes=200, control_delay_ns=300_000)
+START: Mapping[str, Any] = MappingProxyType({"reason": "start"})
+RATES: Mapping[str, Any] = MappingProxyType({"reason": "rates"})
 
 
 class World:
@@ -107,17 +88,18 @@ class World:
         self.coordinator = CoordinatorMachine(job, topology.site_names, clock=lambda: self.clock.now_ns / SECOND)
         self._lease_ns: int | None = None  # when the coordinator is called for the leases of transfers
         self.sites = [SiteMachine(job, k, topology.site_names) for k in range(self.n)]
-        self._control_ns = self._control_delays(coordinator)
+        self._control_ns = control_delays(topology, self.underlay, options.control_delay_ns, coordinator)
         self.records: list[CollectiveRecord] = []
         self.oldest_open = 0
         self.failures: list[tuple[int, int, str]] = []
         self.on_complete: Callable[[int, int], None] | None = None
         self.on_ready: Callable[[], None] | None = None
         self.policies: list[dict[str, Any]] = []
-        self._why: dict[str, Any] = {}
+        self._why: Mapping[str, Any] = START
         self._issued: list[dict[str, Any]] = []  # announced, and not in force yet
         self._version = 0
         self.measuring: Measuring | None = None
+        self._down: frozenset[int] = frozenset()  # the links that are down, as the coordinator knows
         self._job = job
         self._whole = whole
         self.faults = Faults(
@@ -149,18 +131,6 @@ class World:
         self.use_plan(plan, chunk_elements, hop_paths={} if library_of(scheduler) else None)
         return plan
 
-    def _control_delays(self, coordinator: str | None) -> list[int]:
-        """One way between each site and the coordinator, which is out of band or at a site."""
-        own = self.options.control_delay_ns
-        if coordinator is None:
-            return [own] * self.n
-        at = self.topology.index(coordinator)
-        delays = {(link.src, link.dst): link.delay.ns for link in self.topology.directed}
-        return [
-            own + (0 if k == at else sum(delays[hop] for hop in pairwise(self.underlay.path(k, at, 0))))
-            for k in range(self.n)
-        ]
-
     def settle_anew(self) -> None:
         """Nothing is settled that has not begun, the sites being at rest, and the barrier holds again."""
         for action in self.coordinator.settle_anew():
@@ -175,15 +145,15 @@ class World:
         self,
         plan: Plan,
         chunk_elements: int,
-        reason: str = "start",
+        why: Mapping[str, Any] = START,
         *,
         hop_paths: Mapping[tuple[int, int], int] | None = None,
     ) -> None:
         """The plan holds from the next collective on, or from the next one that is not settled.
 
-        Its hops take the direct links of neighbours, unless `hop_paths` says otherwise.
+        `why` is kept with the policy. Hops take the direct links of neighbours, unless `hop_paths` says otherwise.
         """
-        self._why = {"reason": reason}
+        self._why = why
         paths = self._hop_paths if hop_paths is None else dict(hop_paths)
         self._coordinate(self.coordinator.set_plan(plan, chunk_elements, paths))
 
@@ -192,23 +162,36 @@ class World:
         if not self._whole:
             raise UsageError("this world knows only primary paths", hint="make it with whole=True")
         if self.measuring is None:
-            delay_ns = self.options.control_delay_ns
-            self.measuring = Measuring(self._job, self.declared, self.lanes, self.clock, delay_ns)
+            self.measuring = Measuring(self._job, self.declared, self.lanes, self.clock, self._control_ns)
+            if self._down:
+                self.measuring.links_changed(self._down)
         return self.measuring
 
     def cut(self, down: Mapping[int, bool], blackhole: Mapping[int, bool]) -> None:
         """Directed links, by index, that carry nothing from now on (True) or again do (False).
 
-        The controller sees what is `down`, in both directions, and moves the traffic; see
+        The controller sees what is `down`, in both directions, moves the traffic and tells the coordinator; see
         `testbed.simulation.rerouting`.
         """
         if not self._whole:
             raise UsageError("this world knows only primary paths", hint="make it with whole=True")
         lanes = self.lanes
         if lanes.rerouting is None:
-            lanes.rerouting = Rerouting(self.declared, self.clock, self.options.reroute_ns, lanes.look)
+            lanes.rerouting = Rerouting(
+                self.declared, self.clock, self.options.reroute_ns, lanes.look, self._links_changed
+            )
         lanes.rerouting.change(down, blackhole)
         lanes.look()
+
+    def _links_changed(self, down: frozenset[int]) -> None:
+        """The controller tells the coordinator which links it takes for cut."""
+
+        def told() -> None:
+            self._down = down
+            if self.measuring is not None:
+                self.measuring.links_changed(down)
+
+        self.clock.after(self.options.control_delay_ns, told)
 
     def follow(self, changes: Iterator[Changes]) -> None:
         """Change links as `Dynamics.changes` says, its times counted from now; loss is not simulated.
@@ -236,9 +219,11 @@ class World:
 
         next_change()
 
-    def replan_within(self, seq: int, plan: Plan, chunk_elements: int, reason: str = "rates") -> None:
+    def replan_within(
+        self, seq: int, plan: Plan, chunk_elements: int, why: Mapping[str, Any] = RATES
+    ) -> None:
         """Use the plan for what no site has begun of collective `seq`, and from then on."""
-        self._why = {"reason": reason}
+        self._why = why
         self._coordinate(self.coordinator.replan_within(seq, plan, chunk_elements, self._hop_paths))
 
     def begin(self, site: int, spec: CollectiveSpec) -> int:
@@ -361,7 +346,7 @@ class World:
         if policy is not None and policy.version != self._version:
             self._version = policy.version
             now = self.clock.now_ns
-            entry = {"version": policy.version, "from_seq": policy.from_seq, "issued_ns": now} | self._why
+            entry = {"version": policy.version, "from_seq": policy.from_seq, "issued_ns": now, **self._why}
             switched = self.coordinator.switched
             if switched is not None and switched[0] == policy.version:
                 _, seq, chunk = switched

@@ -16,26 +16,13 @@ from testbed.experiments.spec import experiment_from_text
 from testbed.report.measurements import read_run
 from tests.emulated.conftest import Bring, Standing
 from tests.emulated.test_awareness import Training, agent_metric, assert_sums_were_right
+from tests.five_sites import CUT, FIVE, simulated_plans
 from topologies.errors import UsageError
 
 pytestmark = pytest.mark.emulated
 
 COLLECTIVES = 200
 ELEMENTS, CHUNK = 8_001, 1_000
-FIVE = {
-    "name": "five",
-    "defaults": {"rate": "200mbit"},
-    "sites": {f"dc{k}": {} for k in range(1, 6)},
-    "links": [
-        {"endpoints": ["dc1", "dc2"]},
-        {"endpoints": ["dc2", "dc3"], "rate": "50mbit"},
-        {"endpoints": ["dc3", "dc4"]},
-        {"endpoints": ["dc4", "dc5"], "delay": "2ms"},
-        {"endpoints": ["dc5", "dc1"]},
-        {"endpoints": ["dc1", "dc3"]},
-        {"endpoints": ["dc2", "dc4"], "backward": {"rate": "20mbit"}},
-    ],
-}
 RANDOM = {"name": "netstorm", "options": {"paths": "random", "seed": 7}}
 
 
@@ -135,10 +122,13 @@ def test_a_coordinator_at_a_site_speaks_over_the_wan_and_announcing_ahead_spares
 
 
 def test_agents_learn_of_a_cut_link_and_plan_around_it(testbed: Standing, tmp_path: Path) -> None:
-    link = ["dc1", "dc2"]
+    """Its plans are those that the simulated world makes for the same cut: both plan with declared rates."""
+    link = list(CUT)
+    (_, first), (_, without), (_, again) = simulated_plans()
     with Training(testbed, tmp_path, chunk_elements=5_000) as training:
         segment = training.start(label="cut", iterations=150, elements=60_000)
         training.until(lambda s: s["collectives"] > 10, "the first collectives", 40)
+        assert training.client.plan("j")["plan"] == first
         cut_ns = time.monotonic_ns()
         testbed.client.call("link_down", src=link[0], dst=link[1])
         try:
@@ -146,6 +136,7 @@ def test_agents_learn_of_a_cut_link_and_plan_around_it(testbed: Standing, tmp_pa
                 lambda s: any(e["reason"] == "links" for e in s["policies"]), "a policy without the link", 20
             )
             assert training.client.status()["links_down"] == ["-".join(link)]
+            assert training.client.plan("j")["plan"] == without
             downs = {site: agent_metric(testbed, site, "stormbed_agent_links_down") for site in testbed.info.sites}
             assert all(list(samples.values()) == [1.0] for samples in downs.values()), downs
             (entry,) = [e for e in known["policies"] if e["reason"] == "links"]
@@ -154,6 +145,7 @@ def test_agents_learn_of_a_cut_link_and_plan_around_it(testbed: Standing, tmp_pa
         finally:
             testbed.client.call("link_up", src=link[0], dst=link[1])
         training.until(lambda s: [e["reason"] for e in s["policies"]].count("links") == 2, "the link again", 20)
+        assert training.client.plan("j")["plan"] == again
         done = segment.result(90)
         assert done["collectives"] == 150 and done["network"]["links_down"] == []
     assert_sums_were_right(training, tmp_path)

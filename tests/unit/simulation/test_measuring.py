@@ -37,7 +37,7 @@ class Training:
             AwarenessOptions.model_validate(awareness),
             AuxiliaryOptions.model_validate(auxiliary),
             get_scheduler(scheduler, world.topology.site_names).plan,
-            lambda plan: world.use_plan(plan, CHUNK),
+            lambda plan, why: world.use_plan(plan, CHUNK, why),
         )
         self.times: list[float] = []
 

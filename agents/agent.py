@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from agents import metrics
 from agents.chunk_frames import KIND as CHUNK
 from agents.coflow_site import CoflowSite
 from agents.config import Config
@@ -25,6 +24,8 @@ from agents.coordinator_link import CoordinatorLink
 from agents.job import JobDescription
 from agents.link_state import NetworkNow
 from agents.local_server import SOCKET_NAME, LocalServer, WorkerLink
+from agents.metrics.agent import AgentCollector
+from agents.metrics.server import Server as MetricsServer
 from agents.placement import Order
 from agents.site_job import SiteJob
 from agents.site_network import PROBE
@@ -65,7 +66,7 @@ class Agent:
             config.addresses.coordinator, site, self._coordinator_said, self._coordinator_lost
         )
         self._local = LocalServer(config.run_dir / "sites" / self.name / SOCKET_NAME, self)
-        self._metrics = metrics.Server(metrics.AgentCollector(self))
+        self._metrics = MetricsServer(AgentCollector(self))
 
     async def start(self) -> None:
         """Listen for peers and workers, dial the coordinator. Raises OSError naming an address it cannot

@@ -12,14 +12,16 @@ from agents.coflow.base import Loads
 from agents.coflow.coordinator import CoflowTime, JobNeeds
 from agents.coflow.levels import Enforcement
 from agents.coflow.registry import OrderingSpec
-from agents.control import CoordinatorClient
+from agents.control import ControlClient
 from topologies.errors import RunFailedError
 
 END_SECONDS = 5.0
 
 
-class CoflowClient(CoordinatorClient):
+class CoflowClient(ControlClient):
     """Sets the policy, registers stages, and collects what coflows took. Thread-safe, one call at a time."""
+
+    name = "coflow coordinator"
 
     def policy(self, ordering: OrderingSpec, enforcement: Enforcement) -> None:
         """From now on this ordering. CoflowError, UsageError for one that does not exist."""
@@ -47,6 +49,11 @@ class CoflowClient(CoordinatorClient):
     def job_ended(self, job: str) -> None:
         """A job has done its iterations, or was killed."""
         self._call("job_ended", job=job)
+
+    def status(self) -> dict[str, Any]:
+        """{"schema", "ordering", "stages", "map", "agents"}"""
+        result: dict[str, Any] = self._call("status")
+        return result
 
     def coflows(self) -> list[CoflowTime]:
         """Those completed since the last call."""

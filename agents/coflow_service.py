@@ -10,19 +10,18 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from agents import wire
 from agents.coflow.base import CoflowError
 from agents.coflow.coordinator import CoflowMachine, JobNeeds
 from agents.coflow.levels import ENFORCEMENTS, LevelMap
 from agents.coflow.registry import get_ordering
+from agents.control_server import ControlServer, Verb
 from agents.daemon import run_daemon
-from agents.errors_on_wire import error_to_dict
 from agents.streams import FrameStream
 from agents.wire import ProtocolError
-from topologies.errors import StormbedError, UsageError
+from topologies.errors import UsageError
 
 
 class CoflowService:
@@ -35,74 +34,58 @@ class CoflowService:
     """
 
     def __init__(self, host: str, port: int, sites: int, announce: Callable[[int], None]) -> None:
-        self.agents: dict[int, FrameStream] = {}
+        verbs: dict[str, Verb] = {
+            "policy": self._policy,
+            "stage": self._stage,
+            "job_ended": self._job_ended,
+            "coflows": self._coflows,
+            "status": self._status,
+        }
+        self._door = ControlServer(self, "coflow coordinator", sites, verbs)
         self.machine = CoflowMachine(get_ordering("fair"), "both")
-        self._host, self._port, self._sites = host, port, sites
+        self._host, self._port = host, port
         self._announce = announce
-        self._streams: set[FrameStream] = set()
-        self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.get_running_loop().create_server(self._accept, self._host, self._port)
-        self._announce(self._server.sockets[0].getsockname()[1])
+        self._announce(await self._door.start([self._host], self._port))
 
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for stream in tuple(self._streams):
-            stream.close()
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        await self._door.close()
 
-    def _accept(self) -> FrameStream:
-        stream = FrameStream(self._greeted, self._ended)
-        self._streams.add(stream)
-        return stream
+    # ---- agents (control_server.Owner)
 
-    def _greeted(self, stream: FrameStream, kind: str, body: dict[str, Any]) -> None:
-        if kind != "hello" or body.get("version") != wire.VERSION:
-            raise ProtocolError(f"the first frame is not a greeting of version {wire.VERSION}: {kind} {body}")
-        if body.get("role") == "runner":
-            stream.silence_s = None
-            stream.on_frame = self._runner_said
-            return
-        site = body.get("site")
-        if body.get("role") != "agent" or not isinstance(site, int) or not 0 <= site < self._sites:
-            raise ProtocolError(f"a greeting that makes no sense: {body}")
-        self.agents[site] = stream
-        stream.on_frame = lambda stream, kind, body: self._agent_said(site, kind, body)
+    def refuses(self, site: int, body: Mapping[str, Any]) -> str | None:
+        return None  # one that connects again may come before its last connection is known to be dead
+
+    def agent_came(self, site: int, stream: FrameStream, body: Mapping[str, Any]) -> None:
         stream.send("map", self.machine.map.to_dict())
 
-    def _ended(self, stream: FrameStream, reason: str) -> None:
-        self._streams.discard(stream)
-        for site, agent in tuple(self.agents.items()):
-            if agent is stream:
-                del self.agents[site]
+    def agent_gone(self, site: int, stream: FrameStream, reason: str) -> None:
+        pass  # what it was to send may come from its next connection
 
-    # ---- agents
+    def runner_gone(self, stream: FrameStream, reason: str) -> None:
+        pass  # this process ends with it
 
-    def _agent_said(self, site: int, kind: str, body: dict[str, Any]) -> None:
+    def agent_said(self, site: int, kind: str, body: dict[str, Any]) -> None:
         machine = self.machine
-        try:
-            job, seq, now = str(body["job"]), int(body["seq"]), int(body["at_ns"]) / 1e9
-            if kind == "ready":
-                fresh = machine.ready(now, job, site, seq)
-            elif kind == "sent":
-                fresh = machine.sent(now, job, site, seq, float(body["nbytes"]))
-            elif kind == "done":
-                wait, chunks = float(body.get("wait_s", 0.0)), int(body.get("chunks", 0))
-                fresh = machine.done(now, job, site, seq, wait, chunks)
-            else:
-                raise ProtocolError(f"unknown frame {kind!r}")
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"malformed {kind} frame: {error!r}") from None
+        job, seq, now = str(body["job"]), int(body["seq"]), int(body["at_ns"]) / 1e9
+        if kind == "ready":
+            fresh = machine.ready(now, job, site, seq)
+        elif kind == "sent":
+            fresh = machine.sent(now, job, site, seq, float(body["nbytes"]))
+        elif kind == "done":
+            wait, chunks = float(body.get("wait_s", 0.0)), int(body.get("chunks", 0))
+            fresh = machine.done(now, job, site, seq, wait, chunks)
+        else:
+            raise ProtocolError(f"unknown frame {kind!r}")
         self._publish(fresh)
 
     def _publish(self, fresh: LevelMap | None) -> None:
         if fresh is not None:
-            for stream in self.agents.values():
+            for stream in self._door.agents.values():
                 stream.send("map", fresh.to_dict())
         if self._timer is not None:
             self._timer.cancel()
@@ -117,26 +100,7 @@ class CoflowService:
 
     # ---- the runner
 
-    def _runner_said(self, stream: FrameStream, verb: str, body: dict[str, Any]) -> None:
-        answer: dict[str, Any] = {"id": body.get("id")}
-        verbs: dict[str, Callable[..., Any]] = {
-            "policy": self._policy,
-            "stage": self._stage,
-            "job_ended": self._job_ended,
-            "coflows": self._coflows,
-            "status": self._status,
-        }
-        try:
-            if verb not in verbs:
-                raise UsageError(f"the coflow coordinator has no verb {verb!r}")
-            answer["result"] = verbs[verb](**body.get("args", {}))
-        except StormbedError as error:
-            answer["error"] = error_to_dict(error)
-        except (TypeError, ValueError, KeyError) as error:
-            answer["error"] = error_to_dict(UsageError(f"{verb}: {error!r}"))
-        stream.send("answer", answer)
-
-    def _policy(self, ordering: Any, enforcement: str) -> None:
+    def _policy(self, runner: FrameStream, ordering: Any, enforcement: str) -> None:
         if enforcement not in ENFORCEMENTS:
             raise UsageError(f"enforcement {enforcement!r}", hint=f"one of {', '.join(ENFORCEMENTS)}")
         if self.machine.stages:
@@ -146,7 +110,12 @@ class CoflowService:
         self._publish(self.machine.map)
 
     def _stage(
-        self, name: str, jobs: list[dict[str, Any]], ahead: list[Any] | None = None, ahead_alone: float = 0.0
+        self,
+        runner: FrameStream,
+        name: str,
+        jobs: list[dict[str, Any]],
+        ahead: list[Any] | None = None,
+        ahead_alone: float = 0.0,
     ) -> None:
         needs = [
             JobNeeds(
@@ -162,19 +131,19 @@ class CoflowService:
         later = {int(link): float(seconds) for link, seconds in ahead or ()}
         self._publish(self.machine.stage(time.monotonic(), name, needs, later, float(ahead_alone)))
 
-    def _job_ended(self, job: str) -> None:
+    def _job_ended(self, runner: FrameStream, job: str) -> None:
         self._publish(self.machine.job_ended(time.monotonic(), job))
 
-    def _coflows(self) -> list[list[Any]]:
+    def _coflows(self, runner: FrameStream) -> list[list[Any]]:
         return [[c.job, c.seq, c.arrival, c.finish, c.gate_wait_s, c.chunks] for c in self.machine.take_coflows()]
 
-    def _status(self) -> dict[str, Any]:
+    def _status(self, runner: FrameStream) -> dict[str, Any]:
         return {
             "schema": 1,
             "ordering": self.machine.ordering.name,
             "stages": list(self.machine.stages),
             "map": self.machine.map.to_dict(),
-            "agents": sorted(self.agents),
+            "agents": sorted(self._door.agents),
         }
 
 

@@ -1,4 +1,4 @@
-"""The runner's connection to the coordinator: blocking calls."""
+"""A runner's connection to a coordinator: blocking calls."""
 
 from __future__ import annotations
 
@@ -21,24 +21,73 @@ SILENCE_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 
 
-class CoordinatorClient:
-    """Opens jobs and runs segments. Jobs that it opened stop when its connection ends.
+class ControlClient:
+    """The other end of a `ControlServer`, for a runner: a call is one request and its answer.
 
-    One call at a time, but `abort` and `status` may be called from another thread meanwhile.
+    One call at a time.
 
     Args:
-        host, port: where the coordinator listens.
+        host, port: where it listens.
         timeout: seconds to wait until it does.
 
     Raises DeadlineError when nobody answers there.
     """
+
+    name = "coordinator"  # of who answers, as errors call it
 
     def __init__(self, host: str, port: int, timeout: float = CONNECT_SECONDS) -> None:
         self._address = (host, port)
         self._lock = threading.Lock()
         self._decoder = wire.Decoder()
         self._number = 0
-        self._socket = _dial(self._address, timeout)
+        self._socket = _dial(self.name, self._address, timeout)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, verb: str, **arguments: Any) -> Any:
+        with self._lock:
+            self._number += 1
+            body = wire.pack_body({"id": self._number, "args": arguments})
+            try:
+                self._socket.sendall(wire.encode_bytes({"kind": verb}, body))
+                answer = self._receive(verb)
+            except TimeoutError:
+                raise RunFailedError(f"the {self.name} was silent for {SILENCE_SECONDS:g} s during {verb}") from None
+            except OSError as error:
+                raise RunFailedError(f"the connection to the {self.name} failed during {verb}: {error}") from None
+        if "error" in answer:
+            raise error_from_dict(answer["error"])
+        return answer.get("result")
+
+    def _receive(self, verb: str) -> dict[str, Any]:
+        while True:
+            while (frame := self._decoder.next_frame()) is not None:
+                if frame.header.get("kind") != "answer":
+                    continue
+                answer = wire.unpack_body(frame.payload)
+                if not isinstance(answer, dict):
+                    raise ProtocolError(f"the {self.name}'s answer to {verb} is not a map")
+                if answer.get("id") == self._number:
+                    return answer
+            count = self._socket.recv_into(self._decoder.buffer())
+            if not count:
+                raise RunFailedError(f"the {self.name} ended during {verb}")
+            self._decoder.advance(count)
+
+
+class CoordinatorClient(ControlClient):
+    """Opens jobs and runs segments. Jobs that it opened stop when its connection ends.
+
+    One call at a time, but `abort` and `status` may be called from another thread meanwhile.
+    """
 
     @classmethod
     def of_testbed(cls, run_dir: str | Path, timeout: float = CONNECT_SECONDS) -> Self:
@@ -112,53 +161,13 @@ class CoordinatorClient:
         """Let all agents follow the coflow coordinator at an address, until this connection ends or None."""
         self._call("coflow", address=None if address is None else list(address))
 
-    def close(self) -> None:
-        """Hang up. Jobs still open are stopped."""
-        self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _aside(self, verb: str, **arguments: Any) -> Any:
         """A call on a connection of its own, so that it need not wait for one under way."""
-        with CoordinatorClient(*self._address) as other:
+        with type(self)(*self._address) as other:
             return other._call(verb, **arguments)
 
-    def _call(self, verb: str, **arguments: Any) -> Any:
-        with self._lock:
-            self._number += 1
-            body = wire.pack_body({"id": self._number, "args": arguments})
-            try:
-                self._socket.sendall(wire.encode_bytes({"kind": verb}, body))
-                answer = self._receive(verb)
-            except TimeoutError:
-                raise RunFailedError(f"the coordinator was silent for {SILENCE_SECONDS:g} s during {verb}") from None
-            except OSError as error:
-                raise RunFailedError(f"the connection to the coordinator failed during {verb}: {error}") from None
-        if "error" in answer:
-            raise error_from_dict(answer["error"])
-        return answer.get("result")
 
-    def _receive(self, verb: str) -> dict[str, Any]:
-        while True:
-            while (frame := self._decoder.next_frame()) is not None:
-                if frame.header.get("kind") != "answer":
-                    continue
-                answer = wire.unpack_body(frame.payload)
-                if not isinstance(answer, dict):
-                    raise ProtocolError(f"the coordinator's answer to {verb} is not a map")
-                if answer.get("id") == self._number:
-                    return answer
-            count = self._socket.recv_into(self._decoder.buffer())
-            if not count:
-                raise RunFailedError(f"the coordinator ended during {verb}")
-            self._decoder.advance(count)
-
-
-def _dial(address: tuple[str, int], timeout: float) -> socket.socket:
+def _dial(name: str, address: tuple[str, int], timeout: float) -> socket.socket:
     deadline = time.monotonic() + timeout
     waiter = threading.Event()
     while True:
@@ -167,7 +176,7 @@ def _dial(address: tuple[str, int], timeout: float) -> socket.socket:
             break
         except OSError as error:
             if time.monotonic() + RETRY_SECONDS > deadline:
-                where = f"the coordinator to answer at {address[0]}:{address[1]}"
+                where = f"the {name} to answer at {address[0]}:{address[1]}"
                 raise DeadlineError(where, timeout, hint=f"{error}; is the testbed up?") from None
             waiter.wait(RETRY_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -10,28 +10,28 @@ import argparse
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from agents import metrics, wire
 from agents.coflow_following import CoflowFollowing
 from agents.config import Config
 from agents.control_classes import ControlTotals
+from agents.control_server import ControlServer, Verb
 from agents.coordinator_job import CoordinatedJob
 from agents.daemon import run_daemon
 from agents.decision_file import DecisionFile, decision_path
-from agents.errors_on_wire import error_to_dict
 from agents.job import JobDescription
 from agents.job_spec import NETWORK_OPTIONS, JobSpec, Options, segment_options
 from agents.link_state import LinkFollower, NetworkNow, link_names
+from agents.metrics.coordinator import CoordinatorCollector
+from agents.metrics.server import Server as MetricsServer
 from agents.network_watch import NetworkWatch
 from agents.planning.base import NetworkView, Plan
 from agents.planning.registry import get_scheduler, library_of
 from agents.streams import FrameStream
 from agents.views import network_view
-from agents.wire import ProtocolError
 from topologies.errors import DeadlineError, StormbedError, UsageError
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,18 @@ class Coordinator:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.agents: dict[int, FrameStream] = {}
+        verbs: dict[str, Verb] = {
+            "open_job": self._open_job,
+            "run_segment": self._run_segment,
+            "close_job": self._close_job,
+            "abort": self._abort,
+            "rates": self._set_rates,
+            "coflow": self._set_coflow,
+            "status": self._status,
+            "plan": self._plan_in_use,
+        }
+        self._door = ControlServer(self, "coordinator", len(config.topology.site_names), verbs)
+        self.agents: Mapping[int, FrameStream] = self._door.agents
         self.jobs: dict[str, CoordinatedJob] = {}
         self.rates: dict[tuple[int, int], float] = dict(config.topology.rates())
         self.now = NetworkNow(self.config)
@@ -62,20 +73,15 @@ class Coordinator:
         controller = config.addresses.controller
         self._follower = controller and LinkFollower(controller, link_names(config), self._links_changed)
         self._pids: dict[int, int] = {}
-        self._agents_changed = asyncio.Event()
         self._owners: dict[FrameStream, set[str]] = {}  # what each runner opened, by the runner's name for it
-        self._tasks: dict[FrameStream, set[asyncio.Task[None]]] = {}
-        self._streams: set[FrameStream] = set()
-        self._server: asyncio.Server | None = None
         self._coflow = CoflowFollowing(self.agents)
-        self._metrics = metrics.Server(metrics.CoordinatorCollector(self))
+        self._metrics = MetricsServer(CoordinatorCollector(self))
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address cannot be used."""
         addresses = self.config.addresses
-        port = addresses.coordinator[1]
         hosts = sorted({addresses.coordinator[0], addresses.for_runners[0]})
-        self._server = await asyncio.get_running_loop().create_server(self._accept, hosts, port)
+        await self._door.start(hosts, addresses.coordinator[1])
         if self._follower is not None:
             self._follower.start()
         endpoint = self.config.addresses.coordinator_metrics
@@ -90,79 +96,42 @@ class Coordinator:
         """End all connections; agents stop their jobs when they see it."""
         if self._follower is not None:
             await self._follower.close()
-        if self._server is not None:
-            self._server.close()
-        for tasks in self._tasks.values():
-            for task in tasks:
-                task.cancel()
-        for stream in tuple(self._streams):
-            stream.close()
-        if self._server is not None:
-            await self._server.wait_closed()
+        await self._door.close()
         await self._metrics.close()
 
-    # ---- connections
+    # ---- agents and runners come and go (control_server.Owner)
 
-    def _accept(self) -> FrameStream:
-        stream = FrameStream(self._greeted, self._ended)
-        self._streams.add(stream)
-        return stream
+    def refuses(self, site: int, body: Mapping[str, Any]) -> str | None:
+        if site not in self.agents:
+            return None
+        return f"{self.config.topology.site_names[site]} has an agent already (pid {self._pids[site]})"
 
-    def _greeted(self, stream: FrameStream, kind: str, body: dict[str, Any]) -> None:
-        """The first frame says who it is."""
-        if kind != "hello" or body.get("version") != wire.VERSION:
-            raise ProtocolError(f"the first frame is not a greeting of version {wire.VERSION}: {kind} {body}")
-        if body.get("role") == "runner":
-            stream.silence_s = None  # a runner may block for as long as a segment takes
-            self._owners[stream], self._tasks[stream] = set(), set()
-            stream.on_frame = self._runner_said
-            return
-        site, names = body.get("site"), self.config.topology.site_names
-        if body.get("role") != "agent" or not isinstance(site, int) or not 0 <= site < len(names):
-            raise ProtocolError(f"a greeting that makes no sense: {body}")
-        if site in self.agents:
-            stream.send("refused", {"why": f"{names[site]} has an agent already (pid {self._pids[site]})"})
-            stream.close()
-            return
-        self.agents[site] = stream
+    def agent_came(self, site: int, stream: FrameStream, body: Mapping[str, Any]) -> None:
+        self._pids[site] = int(body.get("pid", 0))
         self._control.add(stream)
         if self.now.down:
             stream.send("routes", {"down": sorted(self.now.down)})
-        self._pids[site] = int(body.get("pid", 0))
-        stream.on_frame = lambda stream, kind, body: self._agent_said(site, kind, body)
         self._coflow.greet(stream)
-        self._notify_agents()
 
-    def _ended(self, stream: FrameStream, reason: str) -> None:
-        self._streams.discard(stream)
-        for site, agent in tuple(self.agents.items()):
-            if agent is stream:
-                del self.agents[site]
-                self._control.ended(stream)
-                self._notify_agents()
-                log.warning("lost the agent of %s: %s", self.config.topology.site_names[site], reason)
-                for job in self.jobs.values():
-                    if site in job.description.members:
-                        place = job.description.members.index(site)
-                        job.site_lost(place, f"its agent (pid {self._pids[site]}) is gone: {reason}")
-        for task in self._tasks.pop(stream, ()):
-            task.cancel()
+    def agent_gone(self, site: int, stream: FrameStream, reason: str) -> None:
+        self._control.ended(stream)
+        log.warning("lost the agent of %s: %s", self.config.topology.site_names[site], reason)
+        for job in self.jobs.values():
+            if site in job.description.members:
+                place = job.description.members.index(site)
+                job.site_lost(place, f"its agent (pid {self._pids[site]}) is gone: {reason}")
+
+    def agent_said(self, site: int, kind: str, body: dict[str, Any]) -> None:
+        job = self.jobs.get(body.get("job", ""))
+        if job is not None:  # else it was closed meanwhile
+            job.agent_said(job.description.members.index(site), kind, body)
+
+    def runner_gone(self, stream: FrameStream, reason: str) -> None:
         self._coflow.runner_ended(stream)
         for name in self._owners.pop(stream, ()):
             for job in [job for job in self.jobs.values() if job.name == name]:
                 job.abort(f"the runner that opened job {name} is gone: {reason}")
                 self._drop(job)
-
-    def _agent_said(self, site: int, kind: str, body: dict[str, Any]) -> None:
-        job = self.jobs.get(body.get("job", ""))
-        if job is None:
-            return  # it was closed meanwhile
-        try:
-            job.agent_said(job.description.members.index(site), kind, body)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"malformed {kind} frame: {error!r}") from None
-        except StormbedError as error:
-            raise ProtocolError(str(error)) from None
 
     def _send_to_agent(self, site: int, kind: str, body: dict[str, Any]) -> None:
         stream = self.agents.get(site)
@@ -180,34 +149,6 @@ class Coordinator:
             job.links_changed(down)
 
     # ---- runners
-
-    def _runner_said(self, stream: FrameStream, kind: str, body: dict[str, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(stream, kind, body))
-        self._tasks[stream].add(task)
-        task.add_done_callback(lambda task: self._tasks.get(stream, set()).discard(task))
-
-    async def _serve(self, stream: FrameStream, verb: str, body: dict[str, Any]) -> None:
-        """One request of a runner, answered with its id."""
-        answer: dict[str, Any] = {"id": body.get("id")}
-        verbs: dict[str, Callable[..., Awaitable[Any]]] = {
-            "open_job": self._open_job,
-            "run_segment": self._run_segment,
-            "close_job": self._close_job,
-            "abort": self._abort,
-            "rates": self._set_rates,
-            "coflow": self._set_coflow,
-            "status": self._status,
-            "plan": self._plan_in_use,
-        }
-        try:
-            if verb not in verbs:
-                raise UsageError(f"the coordinator has no verb {verb!r}")
-            answer["result"] = await verbs[verb](stream, **body.get("args", {}))
-        except StormbedError as error:
-            answer["error"] = error_to_dict(error)
-        except (TypeError, ValueError) as error:
-            answer["error"] = error_to_dict(UsageError(f"{verb}: {error}"))
-        stream.send("answer", answer)
 
     async def _open_job(self, stream: FrameStream, spec: dict[str, Any]) -> dict[str, Any]:
         wanted = JobSpec.read(spec)
@@ -241,7 +182,7 @@ class Coordinator:
             job.scheduler_spec = wanted.scheduler
             job.set_plan(await self._plan(job, wanted.scheduler, self._view(job, self.rates)))
         self.jobs[description.wire] = job
-        self._owners[stream].add(wanted.job)
+        self._owners.setdefault(stream, set()).add(wanted.job)
         try:
             await job.open(OPEN_SECONDS)
         except StormbedError as error:
@@ -376,20 +317,12 @@ class Coordinator:
 
     async def _agents_of(self, members: tuple[int, ...]) -> None:
         """Wait until the agents of these sites are connected."""
-        try:
-            async with asyncio.timeout(OPEN_SECONDS):
-                while any(site not in self.agents for site in members):
-                    await self._agents_changed.wait()
-        except TimeoutError:
-            names = self.config.topology.site_names
-            missing = ", ".join(names[site] for site in members if site not in self.agents)
+        missing = await self._door.wait_for_agents(members, OPEN_SECONDS)
+        if missing:
+            names = ", ".join(self.config.topology.site_names[site] for site in missing)
             raise DeadlineError(
-                f"the agents of {missing} to connect", OPEN_SECONDS, hint="see agent.log of these sites"
-            ) from None
-
-    def _notify_agents(self) -> None:
-        self._agents_changed.set()
-        self._agents_changed = asyncio.Event()
+                f"the agents of {names} to connect", OPEN_SECONDS, hint="see agent.log of these sites"
+            )
 
 
 def main() -> int:

@@ -15,11 +15,11 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from agents import wire
 from agents.lane_socket import fix_send_buffer, limit_unsent, mark, unacknowledged, unsent
-from agents.placement import LaneGate, Order, Placement, Waiting
+from agents.placement import Order, Placement, Waiting
 from topologies import dscp
 
 NOTSENT_LOWAT: Final = 256 * 1024
@@ -53,6 +53,15 @@ class LaneCounters:
     frames: int = 0
     connects: int = 0
     losses: int = 0
+
+
+class LaneGate(Protocol):
+    """What lets lanes that leave by one link send (`agents.uplink`)."""
+
+    def wants(self, lane: Lane, key: Order) -> None: ...
+    def admits(self, lane: Lane) -> bool: ...
+    def moved(self, lane: Lane) -> None: ...
+    def idle(self, lane: Lane) -> None: ...
 
 
 class Lane:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from agents.lanes import Lane
 
 Order = tuple[float, ...]
 
@@ -22,15 +18,6 @@ class Placement:
     cls: int = 0
     stream: int = 0
     key: Order = ()
-
-
-class LaneGate(Protocol):
-    """What lets lanes that leave by one link send (`agents.uplink`)."""
-
-    def wants(self, lane: Lane, key: Order) -> None: ...
-    def admits(self, lane: Lane) -> bool: ...
-    def moved(self, lane: Lane) -> None: ...
-    def idle(self, lane: Lane) -> None: ...
 
 
 @dataclass(order=True, slots=True)

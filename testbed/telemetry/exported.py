@@ -90,7 +90,7 @@ def _described(job: str, families: Iterable[Metric]) -> Iterator[Exported]:
 async def _of_agent() -> list[Metric]:
     from agents.agent import Agent
     from agents.config import AddressBook, Config
-    from agents.metrics import AgentCollector
+    from agents.metrics.agent import AgentCollector
 
     topology = load_topology("pair")
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ async def _of_agent() -> list[Metric]:
 async def _of_coordinator() -> list[Metric]:
     from agents.config import AddressBook, Config
     from agents.coordinator import Coordinator
-    from agents.metrics import CoordinatorCollector
+    from agents.metrics.coordinator import CoordinatorCollector
 
     topology = load_topology("pair")
     with tempfile.TemporaryDirectory() as folder:

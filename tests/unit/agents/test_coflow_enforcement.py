@@ -20,7 +20,7 @@ from agents.coflow.base import CoflowError
 from agents.coflow.coordinator import JobNeeds
 from agents.coflow_control import CoflowProcess
 from agents.lanes import LaneId
-from agents.metrics import AgentCollector
+from agents.metrics.agent import AgentCollector
 from agents.placement import Placement
 from tests.unit.agents.conftest import Cluster, everywhere
 from tests.unit.agents.test_transport import Pair, run, until

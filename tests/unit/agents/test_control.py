@@ -10,7 +10,7 @@ import pytest
 
 from agents import control, wire
 from agents.control import CoordinatorClient, error_from_dict
-from agents.coordinator import error_to_dict
+from agents.errors_on_wire import error_to_dict
 from agents.planning.base import PlanError
 from topologies import errors
 from topologies.errors import DeadlineError, RunFailedError, StormbedError

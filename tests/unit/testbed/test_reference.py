@@ -83,7 +83,7 @@ def test_every_exported_metric_is_there_with_the_name_that_prometheus_has() -> N
 
 
 def test_the_labels_of_an_info_metric_are_those_that_the_agent_gives() -> None:
-    from agents import metrics as source
+    from agents.metrics import agent as source
 
     (info,) = [metric for metric in exported() if metric.kind == "info"]
     assert info.labels == ("run", "segment", "scheduler")

@@ -1,15 +1,10 @@
-"""What agent and coordinator show to Prometheus: collected when asked, so that nothing is spent in
-
-between.
-"""
+"""What an agent shows: its traffic, its jobs, what they know of the network, and an order of coflows."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -19,20 +14,37 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from agents.coflow_site import CoflowSite
+from agents.config import Config
 from agents.control_classes import CLASSES
+from agents.coordinator_link import CoordinatorLink
+from agents.link_state import NetworkNow
+from agents.site_job import SiteJob
+from agents.transport import Transport
 
-if TYPE_CHECKING:
-    from agents.agent import Agent
-    from agents.coordinator import Coordinator
 
-REQUEST_BYTES: Final = 16 * 1024
-REQUEST_SECONDS: Final = 10.0
+class ObservedAgent(Protocol):
+    """What of an agent is shown: `agents.agent.Agent` has it."""
+
+    config: Config
+    transport: Transport
+    coordinator: CoordinatorLink
+    coflows: CoflowSite
+    now: NetworkNow
+    late_frames: int
+    failed_jobs: int
+
+    @property
+    def jobs(self) -> Mapping[str, SiteJob]: ...
+
+    @property
+    def held_bytes(self) -> int: ...
 
 
 class AgentCollector(Collector):
     """Metrics of one agent, labelled with site names; `run` names a job, as `job` is Prometheus' own."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: ObservedAgent) -> None:
         self._agent = agent
 
     def describe(self) -> list[Metric]:
@@ -211,111 +223,3 @@ class AgentCollector(Collector):
             reports.add_metric([run], network.report_bytes)
             probes.add_metric([run], network.probe_bytes)
         yield from (estimates, chunks, received, reports, probes)
-
-
-class CoordinatorCollector(Collector):
-    """Metrics of the coordinator."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        coordinator = self._coordinator
-        names = coordinator.config.topology.site_names
-        agents = GaugeMetricFamily(
-            "stormbed_coordinator_agent_connected", "1 while the site's agent is connected", labels=["site"]
-        )
-        for site, name in enumerate(names):
-            agents.add_metric([name], site in coordinator.agents)
-        yield agents
-        yield GaugeMetricFamily("stormbed_coordinator_jobs", "Open jobs", len(coordinator.jobs))
-        yield CounterMetricFamily(
-            "stormbed_coordinator_aborted_jobs", "Jobs stopped for a cause", coordinator.aborted_jobs
-        )
-        version = GaugeMetricFamily(
-            "stormbed_coordinator_policy_version", "Policy of the latest release", labels=["run"]
-        )
-        released = CounterMetricFamily(
-            "stormbed_coordinator_released_collectives", "Collectives released", labels=["run"]
-        )
-        for job in coordinator.jobs.values():
-            version.add_metric([job.name], job.machine.version)
-            released.add_metric([job.name], job.machine.next_seq)
-        yield version
-        yield released
-        yield from self._network()
-
-    def _network(self) -> Iterator[Metric]:
-        coordinator = self._coordinator
-        names = coordinator.config.topology.site_names
-        rates = GaugeMetricFamily(
-            "stormbed_coordinator_rate_bps",
-            "What the job is planned with now, measured or not",
-            labels=["run", "src", "dst"],
-        )
-        reports = CounterMetricFamily(
-            "stormbed_coordinator_estimate_reports", "Reports of estimates, this segment", labels=["run"]
-        )
-        replans = CounterMetricFamily(
-            "stormbed_coordinator_replans", "New plans for measured rates, this segment", labels=["run"]
-        )
-        sent = CounterMetricFamily(
-            "stormbed_coordinator_sent_bytes",
-            "Bytes to the site's agent, by what they are for",
-            labels=["site", "class"],
-        )
-        for job in coordinator.jobs.values():
-            if job.watch is not None:
-                for (u, v), rate in job.watch.rates().items():
-                    rates.add_metric([job.name, names[u], names[v]], rate)
-                reports.add_metric([job.name], job.watch.reports)
-                replans.add_metric([job.name], job.watch.replans)
-        for site, stream in coordinator.agents.items():
-            for purpose in CLASSES:
-                sent.add_metric([names[site], purpose], stream.sent[purpose])
-        yield from (rates, reports, replans, sent)
-
-
-class Server:
-    """Serves one collector at http://ADDRESS/metrics, on the loop that it was started on.
-
-    No thread: what is collected belongs to that loop, and a scrape takes it a few milliseconds.
-    """
-
-    def __init__(self, collector: Collector) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(collector)
-        self._server: asyncio.Server | None = None
-
-    async def start(self, endpoint: tuple[str, int]) -> None:
-        """Listen. Raises OSError when the address cannot be used."""
-        self._server = await asyncio.start_server(self._serve, *endpoint, limit=REQUEST_BYTES)
-
-    async def close(self) -> None:
-        """Stop listening."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request a connection, as Prometheus' text format over HTTP/1.1."""
-        try:
-            async with asyncio.timeout(REQUEST_SECONDS):
-                request = await reader.readuntil(b"\r\n\r\n")
-                method, target = request.split(b" ", 2)[:2]
-                known = target.split(b"?")[0] in (b"/", b"/metrics")
-                if method != b"GET" or not known:
-                    status, body = "404 Not Found", b"try GET /metrics\n"
-                else:
-                    status, body = "200 OK", generate_latest(self._registry)
-                head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\n"
-                head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-                writer.write(head.encode() + body)
-                await writer.drain()
-        except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked is gone, or did not speak HTTP
-        finally:
-            writer.close()

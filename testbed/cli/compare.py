@@ -34,7 +34,7 @@ def compare(
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Set two runs side by side, scheduler by scheduler, or searches policy by policy; ratios are B over A."""
-    from testbed.report.bounds import bound_seconds
+    from testbed.report.bounds import bounds_of
     from testbed.report.compare import compare_runs, comparison_to_json
     from testbed.report.find import find_run
     from testbed.report.measurements import read_run
@@ -42,7 +42,7 @@ def compare(
     from testbed.report.text import render_comparison
 
     directory = find_run(run_b, runs)
-    a, b = (summarise_run(read_run(run), bound_seconds) for run in (find_run(run_a, runs), directory))
+    a, b = (summarise_run(read_run(run), bounds_of) for run in (find_run(run_a, runs), directory))
     comparison = compare_runs(a, b)
     nothing = "no scheduler is in both runs, so there is nothing to compare"
     if comparison.policies:

@@ -50,7 +50,7 @@ def report(
     if html or out is not None:
         _write_page(run, runs, out, format)
         return
-    from testbed.report.bounds import bound_seconds
+    from testbed.report.bounds import bounds_of
     from testbed.report.decisions import count_decisions
     from testbed.report.find import find_run
     from testbed.report.measurements import read_run
@@ -60,7 +60,7 @@ def report(
 
     measurements = read_run(find_run(run, runs))
     decisions = count_decisions(measurements.directory, measurements.manifest)
-    result = summarise_run(measurements, bound_seconds, decisions, read_overhead(measurements))
+    result = summarise_run(measurements, bounds_of, decisions, read_overhead(measurements))
     if format is Format.JSON:
         print_json(result_to_json(result))
     else:
@@ -68,12 +68,12 @@ def report(
 
 
 def _write_figures(run: str, runs: Path, folder: Path, format: Format) -> None:
-    from testbed.report.bounds import bound_seconds
+    from testbed.report.bounds import bounds_of
     from testbed.report.find import find_run
     from testbed.report.html import write_figures
 
     with drawing_to(folder):
-        paths = write_figures(find_run(run, runs), folder, bound_seconds)
+        paths = write_figures(find_run(run, runs), folder, bounds_of)
     if format is Format.JSON:
         print_json({"paths": [str(path) for path in paths]})
     elif paths:
@@ -83,12 +83,12 @@ def _write_figures(run: str, runs: Path, folder: Path, format: Format) -> None:
 
 
 def _write_page(run: str, runs: Path, out: Path | None, format: Format) -> None:
-    from testbed.report.bounds import bound_seconds
+    from testbed.report.bounds import bounds_of
     from testbed.report.find import find_run
     from testbed.report.html import PAGE, render_page
 
     directory = find_run(run, runs)
-    write_page(lambda: render_page(directory, bound_seconds), directory / PAGE if out is None else out, format)
+    write_page(lambda: render_page(directory, bounds_of), directory / PAGE if out is None else out, format)
 
 
 def write_page(render: Callable[[], str], path: Path, format: Format) -> None:

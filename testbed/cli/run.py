@@ -66,14 +66,14 @@ def run(
 
 
 def _report(path: Path, format: Format) -> None:
-    from testbed.report.bounds import bound_seconds
+    from testbed.report.bounds import bounds_of
     from testbed.report.measurements import read_run
     from testbed.report.overhead import read_overhead
     from testbed.report.summary import result_to_json, summarise_run
     from testbed.report.text import render_report
 
     measurements = read_run(path)
-    result = summarise_run(measurements, bound_seconds, overhead=read_overhead(measurements))
+    result = summarise_run(measurements, bounds_of, overhead=read_overhead(measurements))
     if format is Format.JSON:
         print_json(result_to_json(result))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,8 @@ from testbed.dashboard.page import (
     plan_record,
 )
 from testbed.events import read_events
-from testbed.experiments.manifest import CHANGES, EVENTS, LOGS, TOPOLOGY, TRACE, Manifest
+from testbed.experiments.manifest import EVENTS, LOGS, TOPOLOGY, TRACE, Manifest
+from testbed.report.links_over_time import beginning, read_changes
 from testbed.report.measurements import LinkSample, Measurements, read_run
 from topologies.errors import InvalidFileError
 from topologies.load import topology_from_dict
@@ -42,7 +42,7 @@ def read_replay(directory: Path) -> dict[str, Any]:
     manifest = run.manifest
     topology = _topology(directory)
     began_ns = beginning(manifest, run.links)
-    changes = _read_changes(directory)
+    changes = read_changes(directory)
     # The manifest has the order of the file, which need not be that of time.
     begun = [(segment.started_ns, segment) for segment in manifest.segments if segment.started_ns is not None]
     begun.sort(key=lambda turn: turn[0])
@@ -98,22 +98,6 @@ def read_replay(directory: Path) -> dict[str, Any]:
         "auxiliary": _auxiliary(directory, topology, began_ns),
         "phases": _phases(directory, manifest, began_ns),
     }
-
-
-def beginning(manifest: Manifest, links: Sequence[LinkSample]) -> int:
-    """The moment of the run's clock, in ns, from which the times of `links.csv` count.
-
-    Where a segment begins, a sample ends: so the first sample of a segment says when that was on both
-    clocks.
-    """
-    first: dict[str, float] = {}
-    for sample in links:
-        first.setdefault(sample.segment, sample.t_s - sample.interval_s)
-    for segment in manifest.segments:
-        if segment.started_ns is not None and segment.label in first:
-            return round(segment.started_ns - first[segment.label] * 1e9)
-    started = [segment.started_ns for segment in manifest.segments if segment.started_ns is not None]
-    return min(started, default=0)
 
 
 def frames(
@@ -199,15 +183,6 @@ def _policy_events(policies: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
         for policy in policies
         if policy["reason"] in words
     ]
-
-
-def _read_changes(directory: Path) -> list[dict[str, str]]:
-    """The rows of the file in which both worlds write what became of links."""
-    try:
-        with (directory / CHANGES).open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except OSError:
-        return []
 
 
 def _changes(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from testbed.client import SupervisorClient
 from testbed.experiments.rundir import RunDirectory
@@ -44,9 +44,14 @@ class LinkChanges:
             played = self._client.call("dynamics_stop")
             for step in played["applied"]:
                 self._latest_s = max(self._latest_s, step["late_s"])
-                self._run.add_changes((step["applied_ns"] - self.began_ns) / 1e9, segment, step["links"])
+                self._tell(step, segment)
+            if played["restored"] is not None:
+                self._tell(played["restored"], segment)
         if played["failure"] is not None:
             raise RunFailedError(f"links could not be changed any more: {played['failure']}")
+
+    def _tell(self, step: Mapping[str, Any], segment: str) -> None:
+        self._run.add_changes((step["applied_ns"] - self.began_ns) / 1e9, segment, step["links"])
 
     def note_lateness(self) -> None:
         """Tell the run's readers when changes came late."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 from testbed.experiments.run import run_experiment, same_network, testbed_for
 from testbed.experiments.spec import LoadedExperiment
 from testbed.experiments.sweep import LoadedSweep, Point, estimate
-from testbed.report.bounds import bound_seconds
+from testbed.report.bounds import bounds_of
 from testbed.report.measurements import read_run
 from testbed.report.summary import result_to_json, summarise_run
 from topologies.errors import InvalidFileError, StormbedError, UsageError
@@ -68,7 +68,7 @@ class SweepDirectory:
 
     def finish(self, place: int, started: float, run: Path) -> None:
         """A point is done: keep what its run came to."""
-        result = result_to_json(summarise_run(read_run(run), bound_seconds))
+        result = result_to_json(summarise_run(read_run(run), bounds_of))
         self.rows[place] |= {
             "status": "completed",
             "run": str(run.relative_to(self.path)),

@@ -27,7 +27,7 @@ from testbed.report.figures_links import utilisation
 from testbed.report.format import NONE, reached, seconds, with_interval
 from testbed.report.measurements import Measurements, read_run
 from testbed.report.overhead import Overhead, read_overhead
-from testbed.report.summary import Bound, RunResult, SchedulerResult, summarise_run
+from testbed.report.summary import Bounds, RunResult, SchedulerResult, summarise_run
 from testbed.report.text import overhead_gain, overhead_reasons
 from testbed.report.text_searches import COLUMNS
 from topologies import drawing
@@ -49,18 +49,18 @@ _MOST_WORKERS = 48
 _MOST_EVENTS = 500
 
 
-def render_page(directory: Path, bound: Bound | None = None) -> str:
+def render_page(directory: Path, bounds: Bounds | None = None) -> str:
     """The page of a run.
 
     Args:
         directory: the run directory; nothing else is read.
-        bound: what no scheduler can beat, as `summarise_run` takes it.
+        bounds: what no scheduler can beat, as `summarise_run` takes it.
 
     Raises:
         InvalidFileError: the manifest or the topology is missing or damaged.
     """
     run = read_run(directory)
-    result = summarise_run(run, bound)
+    result = summarise_run(run, bounds)
     replay = read_replay(directory)
     drawn = {figure.name: figure for figure in draw(directory, run, result, replay)}
     sections = [
@@ -104,7 +104,7 @@ def draw(directory: Path, run: Measurements, result: RunResult, replay: dict[str
     return [figure for figure in figures if figure is not None]
 
 
-def write_figures(directory: Path, out: Path, bound: Bound | None = None) -> list[Path]:
+def write_figures(directory: Path, out: Path, bounds: Bounds | None = None) -> list[Path]:
     """Write each figure of a run as an SVG file of its own, for a paper or a slide; returns the files.
 
     A run that measured nothing has no figures; then nothing is written.
@@ -114,7 +114,7 @@ def write_figures(directory: Path, out: Path, bound: Bound | None = None) -> lis
         OSError: `out` cannot be written.
     """
     run = read_run(directory)
-    figures = draw(directory, run, summarise_run(run, bound), read_replay(directory))
+    figures = draw(directory, run, summarise_run(run, bounds), read_replay(directory))
     paths: list[Path] = []
     if figures:
         out.mkdir(parents=True, exist_ok=True)

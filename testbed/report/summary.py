@@ -25,8 +25,9 @@ from testbed.report.stats import Summary, summarise
 SCHEMA = 1
 FLOAT_BYTES = 4
 
-# Seconds that no scheduler can beat for so many bytes on this network; None where it is not known.
-Bound = Callable[[Manifest, int], float | None]
+# Of a run: seconds that no scheduler can beat, the mean over these synchronisations, for so many bytes at every site;
+# None where it is not known.
+Bounds = Callable[[Measurements], Callable[[Sequence[Iteration], int], float | None]]
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class SchedulerResult:
     `synchronisation` and `iteration` leave the warm-up out; `first_synchronisation_s` is each repeat's first
     one, warm-up or not: it includes the set-up of connections after the switch of schedulers, and their
     slow start. `speedup` is the first scheduler's mean synchronisation time over this one's, of those
-    that hand over as many elements; `bound_s` is what no scheduler can beat.
+    that hand over as many elements; `bound_s` is what no scheduler can beat, on links that change the mean
+    over its synchronisations.
     `parameters_agree` is None where workers report no digest. `sums_checked` is whether every worker compared
     every element of every sum and the run ended well; None for models that are trained. `time_to_accuracy` is over
     the repeats that reached the run's `accuracy_target`, `reached` of them; None where nothing measured it.
@@ -110,7 +112,7 @@ class RunResult:
 
 def summarise_run(
     measurements: Measurements,
-    bound: Bound | None = None,
+    bounds: Bounds | None = None,
     decisions: tuple[DecisionCounts, ...] = (),
     overhead: tuple[Overhead, ...] = (),
 ) -> RunResult:
@@ -131,17 +133,20 @@ def summarise_run(
     turns = [measurements.iterations.get(segment.label, ()) for segment in manifest.segments]
     target = target_of(manifest.experiment, turns)
     schedulers = [_summarise_scheduler(name, measurements, target) for name in names]
-    bounds: dict[int, float | None] = {}
+    bound = None if bounds is None else bounds(measurements)
     baselines: dict[int, float | None] = {}
     for scheduler in schedulers:
         baselines.setdefault(scheduler.elements, _mean_synchronisation(scheduler))
-        if bound is not None and scheduler.elements not in bounds:
-            bounds[scheduler.elements] = bound(manifest, scheduler.elements * FLOAT_BYTES)
     return RunResult(
         manifest=manifest,
         path=str(measurements.directory),
         schedulers=tuple(
-            _relate(scheduler, baselines[scheduler.elements], bounds.get(scheduler.elements))
+            _relate(
+                scheduler,
+                baselines[scheduler.elements],
+                bound
+                and bound(_measured(measurements, scheduler.scheduler), scheduler.elements * FLOAT_BYTES),
+            )
             for scheduler in schedulers
         ),
         fidelity=manifest.fidelity,
@@ -150,6 +155,17 @@ def summarise_run(
         overhead=overhead,
         accuracy_target=target,
     )
+
+
+def _measured(measurements: Measurements, scheduler: str) -> list[Iteration]:
+    """The synchronisations that count."""
+    return [
+        iteration
+        for segment in measurements.manifest.segments
+        if segment.scheduler == scheduler
+        for iteration in measurements.iterations.get(segment.label, ())
+        if not iteration.warmup and iteration.synchronisation_s is not None
+    ]
 
 
 def _mean_synchronisation(result: SchedulerResult) -> float | None:

@@ -173,11 +173,17 @@ def _notes(result: RunResult) -> list[Text]:
     bounds = {scheduler.bound_s for scheduler in result.schedulers if scheduler.bound_s is not None}
     if len(bounds) == 1:
         notes.append(Text(f"bound: {seconds(bounds.pop())} s; no scheduler can be faster on these links"))
-    elif manifest.changed_by_hand:
+    elif bounds:
         notes.append(
             Text(
-                "bound: none, since links were changed by others during the run "
-                f"({manifest.changed_by_hand} times, see changes.csv)",
+                f"bound: {seconds(min(bounds))} to {seconds(max(bounds))} s, the mean over a scheduler's own "
+                "synchronisations, each at the rates that the links had while it went on"
+            )
+        )
+    if manifest.changed_by_hand:
+        notes.append(
+            Text(
+                f"links were changed by others during the run ({manifest.changed_by_hand} times, see changes.csv)",
                 style="yellow",
             )
         )

@@ -64,11 +64,15 @@ class LinkChanges:
         """Every link as declared again, and nothing more of what was to come."""
         self._playing += 1
         declared = self._experiment.topology.directed
-        self._set(link for link in declared if self.links[link.index] != link)
+        changed = {link.index for link in declared if self.links[link.index] != link}
+        self._set(declared[index] for index in sorted(changed))
         rerouting = self._world.lanes.rerouting
-        if rerouting is None:
-            return
-        self._world.cut(*(dict.fromkeys(rerouting.cut[kind], False) for kind in ("down", "blackhole")))
+        if rerouting is not None:
+            cut = {kind: list(rerouting.cut[kind]) for kind in ("down", "blackhole")}
+            self._world.cut(*(dict.fromkeys(links, False) for links in cut.values()))
+            changed.update(*cut.values())
+        if changed:
+            self._tell(changed)
 
     def _apply(self, step: Step) -> None:
         if step.empty:
@@ -76,9 +80,13 @@ class LinkChanges:
         if step.down or step.blackhole:
             self._world.cut(step.down, step.blackhole)
         self._set(step.links.values())
+        self._tell({*step.links, *step.down, *step.blackhole})
+
+    def _tell(self, indices: Iterable[int]) -> None:
+        """Say what these links are now."""
         rerouting = self._world.lanes.rerouting
         rows = []
-        for index in sorted({*step.links, *step.down, *step.blackhole}):
+        for index in sorted(indices):
             link = self.links[index]
             rows.append(
                 {

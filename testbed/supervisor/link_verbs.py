@@ -294,8 +294,8 @@ def _in_words(how: RunDynamics, entries: int) -> str:
 def dynamics_stop(supervisor: Supervisor, progress: Progress, owner: str = "run") -> dict[str, Any]:
     """End it; the links that it changed are again what they were at its start.
 
-    The result has the number of steps and, of a run's, each one that was applied; and why it ended early, if it
-    did.
+    The result has the number of steps and, of a run's, each one that was applied; what the links have become
+    again; and why it ended early, if it did.
     """
     player, playing = supervisor.player, supervisor.dynamics
     if player is None or playing is None:
@@ -306,11 +306,12 @@ def dynamics_stop(supervisor: Supervisor, progress: Progress, owner: str = "run"
             hint="wait for it to end",
         )
     supervisor.player = supervisor.dynamics = None
-    player.stop()
+    restored = player.stop()
     supervisor.events.write("dynamics_stop", steps=player.count)
     return {
         "began_ns": player.began_ns,
         "steps": player.count,
         "applied": player.applied,
+        "restored": restored,
         "failure": player.failure,
     }

@@ -80,8 +80,11 @@ class Player:
         self._steps = itertools.chain([] if first is None else [first], self._steps)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End, and give the links back the values that they had at `start`, up and without black holes."""
+    def stop(self) -> dict[str, Any] | None:
+        """End, and give the links back the values that they had at `start`, up and without black holes.
+
+        Returns when that was and what they are then, in the form of a step; None when nothing had changed.
+        """
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(JOIN_S)
@@ -89,7 +92,12 @@ class Player:
             for index in sorted(self._touched):
                 self._cut({index: False}, {index: False})
             self._wan.change({i: self._before[i] for i in sorted(self._touched)})
+            now_ns = time.monotonic_ns()
             self._network.fit_links(self._wan.links)
+        if not self._touched:
+            return None
+        links = [self._wan.states[i].describe() for i in sorted(self._touched)]
+        return {"applied_ns": now_ns, "links": links}
 
     def _play(self) -> None:
         for step in self._steps:

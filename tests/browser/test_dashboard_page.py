@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from testbed.api import Testbed
-from testbed.dashboard.replay import beginning, read_replay
+from testbed.dashboard.replay import read_replay
 from testbed.emulation.waiting import wait_for
 from testbed.events import read_events
+from testbed.report.links_over_time import beginning
 from testbed.report.measurements import read_run
 from topologies.load import load_topology
 from topologies.paths import path_sets

@@ -21,13 +21,14 @@ from starlette.applications import Starlette
 from testbed.dashboard import auxiliary, live
 from testbed.dashboard.live import LogTail, SyncMeter, Turns, plan_again, planned_rates
 from testbed.dashboard.page import HEIGHT, WIDTH, describe_network, event_text
-from testbed.dashboard.replay import beginning, frames, read_replay
+from testbed.dashboard.replay import frames, read_replay
 from testbed.dashboard.server import application, url
 from testbed.emulation.waiting import start_ticks
 from testbed.events import read_events
 from testbed.experiments.manifest import read_manifest
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
+from testbed.report.links_over_time import beginning
 from testbed.report.measurements import LinkSample, read_run
 from testbed.status import JobStatus
 from testbed.telemetry.query import Series

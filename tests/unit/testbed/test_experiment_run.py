@@ -8,7 +8,7 @@ import pytest
 
 from testbed.experiments.run import first_difference, free_name, run_experiment, same_network
 from testbed.experiments.spec import experiment_from_text, open_experiment
-from testbed.report.bounds import bound_seconds
+from testbed.report.bounds import bounds_of
 from testbed.report.compare import compare_runs
 from testbed.report.measurements import read_run
 from testbed.report.summary import summarise_run
@@ -52,7 +52,7 @@ def test_a_simulated_run_writes_the_same_directory(tmp_path: Path) -> None:
     told: list[Path] = []
     path = run_experiment(experiment_from_text(TEXT), out=tmp_path, on_directory=told.append)
     assert told == [path]
-    result = summarise_run(read_run(path), bound_seconds)
+    result = summarise_run(read_run(path), bounds_of)
     assert (result.manifest.world, result.manifest.status) == ("simulated", "completed")
     assert result.fidelity.verdict == "exact"
     star, netstorm = result.schedulers
@@ -103,7 +103,7 @@ def test_gloo_is_simulated_as_its_ring(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(GLOO.format(topology="three.yaml"))
     experiment = open_experiment(tmp_path / "e.yaml")
     assert experiment.libraries == {"gloo"}
-    result = summarise_run(read_run(run_experiment(experiment, out=tmp_path / "runs")), bound_seconds)
+    result = summarise_run(read_run(run_experiment(experiment, out=tmp_path / "runs")), bounds_of)
     gloo, ring = result.schedulers
     assert gloo.synchronisation is not None
     assert ring.synchronisation is not None

@@ -17,7 +17,7 @@ from testbed.cli import build
 from testbed.experiments.manifest import LINKS, TOPOLOGY
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
-from testbed.report.bounds import bound_seconds
+from testbed.report.bounds import bounds_of
 from testbed.report.figures_links import Stretch, coarser, stretches
 from testbed.report.html import PAGE, render_page
 from testbed.report.measurements import LinkSample
@@ -42,7 +42,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run_directory: Path) -> str:
-    return render_page(run_directory, bound_seconds)
+    return render_page(run_directory, bounds_of)
 
 
 class Reader(HTMLParser):
@@ -123,7 +123,7 @@ def test_a_scheduler_has_its_own_colour_also_under_a_label(page: str) -> None:
 def test_the_page_is_the_same_from_a_copy_elsewhere(run_directory: Path, page: str, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere"
     shutil.copytree(run_directory, copy)
-    assert render_page(copy, bound_seconds) == page
+    assert render_page(copy, bounds_of) == page
 
 
 def test_text_of_files_cannot_become_markup(run_directory: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,10 @@ from testbed.experiments.manifest import (
     WorkerRow,
     read_manifest,
 )
-from testbed.report.bounds import bound_seconds
+from testbed.report.bounds import bounds_of
 from testbed.report.compare import compare_runs, comparison_to_json
 from testbed.report.find import find_run, list_runs
-from testbed.report.measurements import read_run
+from testbed.report.measurements import Iteration, read_run
 from testbed.report.stats import percentile, summarise
 from testbed.report.summary import RunResult, result_to_json, summarise_run
 from testbed.report.text import render_comparison, render_report, render_runs, seconds
@@ -177,14 +178,14 @@ def test_loss_and_accuracy_are_the_workers_mean_at_the_last_iteration(tmp_path: 
 
 
 def test_bound_is_asked_with_the_bytes_of_the_parameters(tmp_path: Path) -> None:
-    asked: list[int] = []
+    asked: list[tuple[int, int]] = []
 
-    def bound(manifest: Manifest, nbytes: int) -> float:
-        asked.append(nbytes)
+    def bound(synchronisations: Sequence[Iteration], nbytes: int) -> float:
+        asked.append((len(synchronisations), nbytes))
         return 0.5
 
-    result = summarise_run(read_run(write_run(tmp_path / "r")), bound)
-    assert asked == [4_000_000]
+    result = summarise_run(read_run(write_run(tmp_path / "r")), lambda run: bound)
+    assert asked == [(2, 4_000_000), (2, 4_000_000)], "the warm-up is not counted"
     assert result.schedulers[0].bound_multiple == pytest.approx(8.0)
     assert "8.0x" in shown(render_report(result))
 
@@ -388,19 +389,40 @@ def test_the_list_of_runs_fits_the_screen_however_many_turns_a_run_has(tmp_path:
     assert "20more" in told and "completed" in told and "faithful" in told
 
 
-def test_links_that_others_changed_leave_no_bound(tmp_path: Path) -> None:
+def test_the_bound_is_that_of_the_rates_at_each_synchronisations_time(tmp_path: Path) -> None:
     rates = {"rate_bps": 100_000_000, "delay_s": 0.0, "jitter_s": 0.0, "loss_ratio": 0.0}
     links = (
         LinkRow(index=0, src="dc1", dst="dc2", **rates),
         LinkRow(index=1, src="dc2", dst="dc1", **rates),
     )
-    left_alone = summarise_run(read_run(write_run(tmp_path / "a", links=links)), bound_seconds)
+    left_alone = summarise_run(read_run(write_run(tmp_path / "a", links=links)), bounds_of)
+    assert [scheduler.bound_s for scheduler in left_alone.schedulers] == [0.32, 0.32]
     assert "bound: 0.320 s" in shown(render_report(left_alone))
     directory = write_run(tmp_path / "b", links=links, changed_by_hand=2)
-    touched = shown(render_report(summarise_run(read_run(directory), bound_seconds)))
-    assert "bound: none, since links were changed by others during the run (2 times" in touched
+    # 32 Mbit are begun at 2 s and 7 s of the run, 5 Mbit of the first before the links slow down to a tenth; those
+    # of netstorm, at 25 s and 27 s, meet a cut that ends at 27 s, and 4 Mbit more a second from 27.75 s on.
+    (directory / "changes.csv").write_text(
+        "t_s,segment,src,dst,rate_bps,delay_s,loss_ratio,state,loss_burst\n"
+        + "".join(
+            f"{at},,{src},{dst},{rate},0.0,0.0,{state},\n"
+            for at, rate, state in (
+                (2.05, 10_000_000, "up"),
+                (20, 10_000_000, "down"),
+                (27, 8_000_000, "up"),
+                (27.75, 12_000_000, "up"),
+            )
+            for src, dst in (("dc1", "dc2"), ("dc2", "dc1"))
+        )
+    )
+    result = summarise_run(read_run(directory), bounds_of)
+    star = ((0.05 + 27 / 10) + 32 / 10) / 2
+    trees = ((2 + 0.75 + 26 / 12) + (0.75 + 26 / 12)) / 2
+    assert [scheduler.bound_s for scheduler in result.schedulers] == pytest.approx([star, trees], rel=1e-5)
+    assert result.schedulers[0].bound_multiple == pytest.approx(4.0 / star, rel=1e-5)
+    text = shown(render_report(result))
+    assert "bound: 2.97 to 3.92 s" in text and "links were changed by others during the run (2 times" in text
     cut = (links[0], links[1].model_copy(update={"state": "down"}))
-    without = summarise_run(read_run(write_run(tmp_path / "c", links=cut)), bound_seconds)
+    without = summarise_run(read_run(write_run(tmp_path / "c", links=cut)), bounds_of)
     assert without.schedulers[0].bound_s is None
 
 
@@ -480,7 +502,7 @@ def test_an_accuracy_that_not_all_reach_is_said(tmp_path: Path) -> None:
 
 
 def test_intervals_of_repeats(tmp_path: Path) -> None:
-    result = summarise_run(read_run(write_run(tmp_path / "a")), lambda manifest, nbytes: 0.25)
+    result = summarise_run(read_run(write_run(tmp_path / "a")), lambda run: lambda synchronisations, nbytes: 0.25)
     netstorm = result_to_json(result)["schedulers"][1]
     low, high = netstorm["bound_ratio_ci95"]
     assert low < netstorm["bound_ratio"] < high

@@ -1,0 +1,88 @@
+"""The least time on links whose rates change: hand-computed, against constant rates, and never above a schedule."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.simulation.bounds import bound
+from testbed.simulation.changing import PRECISION, RateHistory
+from topologies.errors import UsageError
+
+PAIR = {(0, 1): 100.0, (1, 0): 100.0}
+
+
+def both(rate: float) -> dict[tuple[int, int], float]:
+    return {(0, 1): rate, (1, 0): rate}
+
+
+def test_constant_rates_have_their_own_bound_at_any_time() -> None:
+    for rates in (PAIR, {(0, 1): 3e6, (1, 0): 5e6, (1, 2): 7e6, (2, 1): 2e6, (2, 0): 4e6, (0, 2): 4e6}):
+        history = RateHistory(rates)
+        assert history.constant
+        for start in (0.0, 17.3):
+            assert history.least_seconds(1000, start) == pytest.approx(bound(rates, 1000).seconds, rel=1e-9)
+
+
+def test_a_change_counts_from_its_moment_on() -> None:
+    history = RateHistory(PAIR, [(10.0, both(50.0)), (20.0, both(400.0))])
+    seconds = lambda start: history.least_seconds(125, start)  # noqa: E731  1000 bits
+    assert seconds(-5.0) == pytest.approx(10.0)
+    assert seconds(5.0) == pytest.approx(5 + 10.0, rel=1e-5)  # 500 bits at 100, 500 at 50
+    assert seconds(12.0) == pytest.approx(8 + 600 / 400, rel=1e-5)  # 400 bits at 50, 600 at 400
+    assert seconds(20.0) == pytest.approx(2.5)
+    # All three rates, exactly: 100 bits at 100, 500 at 50, 400 at 400.
+    assert seconds(9.0) == pytest.approx(1 + 10 + 1, rel=1e-5)
+
+
+def test_no_single_moment_s_limit_need_hold_over_the_whole_time() -> None:
+    """Each half second one way is slow: what waits at the far side is sent on when its turn comes."""
+    slow, fast = {(0, 1): 10.0, (1, 0): 100.0}, {(0, 1): 100.0, (1, 0): 10.0}
+    changes = [(k * 0.5, fast if k % 2 else slow) for k in range(1, 400)]
+    seconds = RateHistory(slow, changes).least_seconds(125, 0.0)
+    assert bound(slow, 125).seconds == bound(fast, 125).seconds == 100.0
+    assert seconds == pytest.approx(1000 / 55, rel=0.03)
+
+
+def test_nothing_counts_while_the_links_do_not_join_all_sites() -> None:
+    history = RateHistory(PAIR, [(1.0, both(0.0)), (3.0, both(50.0))])
+    assert history.least_seconds(125, 0.0) == pytest.approx(3 + 900 / 50, rel=1e-5)
+    assert history.least_seconds(125, 2.0) == pytest.approx(1 + 20, rel=1e-5)
+    assert RateHistory(PAIR, [(1.0, both(0.0))]).least_seconds(125, 0.0) is None
+    assert RateHistory(PAIR, [(1.0, both(0.0))]).least_seconds(10, 0.0) == pytest.approx(0.8)
+    # One way each, in turn, joins them in the end all the same.
+    turns = RateHistory({(0, 1): 100.0, (1, 0): 0.0}, [(5.0, {(0, 1): 0.0, (1, 0): 100.0})])
+    assert turns.least_seconds(25, 0.0) == pytest.approx(5 + 2.0, rel=1e-5)
+
+
+def test_links_that_nobody_knows_and_times_out_of_order_are_refused() -> None:
+    with pytest.raises(UsageError, match="no such link"):
+        RateHistory(PAIR, [(1.0, {(0, 2): 1.0})])
+    with pytest.raises(UsageError, match="in order of time"):
+        RateHistory(PAIR, [(2.0, both(1.0)), (1.0, both(2.0))])
+
+
+@given(seed=st.integers(0, 2**32))
+def test_the_time_is_the_least_whose_integrals_suffice(seed: int) -> None:
+    """Random rates of four sites: just before it the integrals do not allow the bytes, at it they do."""
+    draw = random.Random(seed)
+    arcs = [(u, v) for u in range(4) for v in range(4) if u != v and abs(u - v) != 2]
+    rates = [{arc: float(draw.randint(1, 20) * 10**6) for arc in arcs} for _ in range(5)]
+    moments = sorted(draw.uniform(0.0, 2.0) for _ in rates[1:])
+    nbytes, start = draw.randint(10**5, 4 * 10**6), draw.uniform(-0.5, 1.5)
+    history = RateHistory(rates[0], list(zip(moments, rates[1:], strict=True)))
+    seconds = history.least_seconds(nbytes, start)
+    assert seconds is not None
+
+    def allowed(duration: float) -> float:
+        bits = dict.fromkeys(arcs, 0.0)
+        for begins, ends, now in zip([-math.inf, *moments], [*moments, math.inf], rates, strict=True):
+            overlap = max(0.0, min(ends, start + duration) - max(begins, start))
+            bits = {arc: bits[arc] + now[arc] * overlap for arc in arcs}
+        return bound(bits).rate_bps
+
+    assert allowed(seconds * (1 - 1e-4)) < 8 * nbytes < allowed(seconds * (1 + 5 * PRECISION + 1e-5)) * (1 + 1e-6)

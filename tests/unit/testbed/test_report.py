@@ -287,7 +287,7 @@ def test_scale_is_shown(tmp_path: Path) -> None:
         ("{", "not JSON"),
         ("[]", "no integer 'schema'"),
         ('{"schema": 99}', "schema 99, this version reads up to 1"),
-        ('{"schema": 1, "id": "x"}', "name: Field required"),
+        ('{"schema": 1, "id": "x"}', "the key 'name' is missing"),
     ],
 )
 def test_damaged_manifest(tmp_path: Path, text: str, message: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -352,7 +353,8 @@ class SiteHandle:
         try:
             wait_for(gone, f"process {pid} at {self.name} to end", grace, step=0.1)
         except DeadlineError:
-            self._testbed.call("kill", site=self.name, pid=pid, signal_name="SIGKILL")
+            with suppress(UsageError):  # it has ended in this very moment
+                self._testbed.call("kill", site=self.name, pid=pid, signal_name="SIGKILL")
             wait_for(gone, f"process {pid} at {self.name} to end after SIGKILL", 5.0, step=0.1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,9 @@ TAIL_BYTES: Final = 200_000
 _SUMS: Final = "stormbed_agent_synchronisation_seconds_sum"
 _COUNTS: Final = "stormbed_agent_synchronisation_seconds_count"
 _PLANNED: Final = "stormbed_coordinator_rate_bps"
-# One that does not answer at once has ended, or its machine is busy: the page goes on without it.
+# One that does not answer at once has ended, or its machine is busy: the page goes on without it, and asks again.
 COORDINATOR_S: Final = 1.0
+ASK_AGAIN_S: Final = 5.0
 
 Rates = dict[tuple[str, str], float]
 Update = dict[str, list[dict[str, Any]]]
@@ -57,7 +59,9 @@ class LiveSource:
         self._log = LogTail(testbed.run_dir / "events.jsonl")
         self._syncs = SyncMeter()
         self._versions: dict[str, int] = {}
+        self._news: list[dict[str, Any]] = []
         self._planned: dict[str, tuple[str, str, int]] = {}
+        self._ask_again_s: dict[str, float] = {}  # of jobs whose plan in use the coordinator has not told
         self._turns = Turns()
         self._routes = auxiliary.Routes(testbed.topology)
         self._round = False
@@ -92,6 +96,8 @@ class LiveSource:
             StormbedError: the testbed has gone.
         """
         update: Update = {kind: [] for kind in RECORDS}
+        # Before the look: what is told has then happened to the links that are shown beside it.
+        self._news += self._log.news()
         try:
             snapshot = self._reader.read()
         except StormbedError as error:
@@ -106,7 +112,7 @@ class LiveSource:
         if frame is not None:
             update["frames"].append(frame)
         update["sites"].append({"t": t, "rows": site_rows(snapshot)})
-        update["events"] += self._events(snapshot, t)
+        update["events"] += self._events()
         self._follow_jobs(snapshot, t, update)
         for kind, records in update.items():
             if kind != "segments":
@@ -126,7 +132,8 @@ class LiveSource:
         self._reader.close()
         self._prometheus.close()
 
-    def _events(self, snapshot: Snapshot, t: float) -> list[dict[str, Any]]:
+    def _events(self) -> list[dict[str, Any]]:
+        news, self._news = self._news, []
         found = [
             {
                 "t": float(event["t_s"]) - self._began_s,
@@ -134,7 +141,7 @@ class LiveSource:
                 "level": TESTBED_EVENTS[event["kind"]],
                 "text": event_text(event),
             }
-            for event in self._log.news()
+            for event in news
             if event.get("kind") in TESTBED_EVENTS
         ]
         # Lines that were there before the page began are on its axis only if recent.
@@ -146,6 +153,7 @@ class LiveSource:
         if not snapshot.jobs:
             if self._planned:
                 self._planned.clear()
+                self._ask_again_s.clear()
                 update["plans"].append(plan_record(t, "", {"scheduler": ""}, ""))
             return
         for job in snapshot.jobs:
@@ -165,23 +173,31 @@ class LiveSource:
         for job in snapshot.jobs:
             # Estimates change all the time; the plan does with the policy.
             key = (job.segment, job.scheduler, job.policy_version)
-            if not job.scheduler or self._planned.get(job.job) == key:
+            known = self._planned.get(job.job) == key
+            if not job.scheduler or (known and t < self._ask_again_s.get(job.job, math.inf)):
                 continue
             self._planned[job.job] = key
-            plan, source = self._plan(job, series[_PLANNED])
+            plan = self._issued_plan(job)
+            if plan is not None:
+                self._ask_again_s.pop(job.job, None)
+                source = f"version {job.policy_version}, as the coordinator issued it"
+            else:
+                self._ask_again_s[job.job] = t + ASK_AGAIN_S
+                if known:
+                    continue
+                plan = plan_again(self._testbed.topology, job.scheduler, planned_rates(series[_PLANNED], job.job))
+                source = "planned again here, from the rates that the coordinator plans with"
             update["plans"].append(plan_record(t, job.segment or job.job, plan, source))
 
-    def _plan(self, job: JobStatus, planned: Sequence[Series]) -> tuple[dict[str, Any], str]:
-        """The plan in use and where it is from: the coordinator, or else the same scheduler asked again here."""
+    def _issued_plan(self, job: JobStatus) -> dict[str, Any] | None:
+        """The plan in use, from the coordinator; None while that does not answer."""
         try:
             address = Config.load(self._testbed.run_dir).addresses.coordinator
             with CoordinatorClient(*address, timeout=COORDINATOR_S) as coordinator:
-                plan = coordinator.plan(job.job)["plan"]
-            return plan or {"scheduler": job.scheduler}, f"version {job.policy_version}, as the coordinator issued it"
+                plan: dict[str, Any] | None = coordinator.plan(job.job)["plan"]
         except (StormbedError, OSError):
-            rates = planned_rates(planned, job.job)
-            plan = plan_again(self._testbed.topology, job.scheduler, rates)
-            return plan, "planned again here, from the rates that the coordinator plans with"
+            return None
+        return plan or {"scheduler": job.scheduler}
 
 
 def link_frame(t: float, snapshot: Snapshot) -> dict[str, Any] | None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from testbed.emulation.waiting import wait_for
 from testbed.supervisor.processes import ProcessSpec, kill_in, namespace_of, processes_in
 from testbed.supervisor.registry import Progress, verb
 from testbed.supervisor.state import Supervisor
 from topologies.errors import StormbedError, UsageError
+
+ARRIVAL_S: Final = 20.0
+"""Entering a site and its group takes milliseconds, and a busy machine its time."""
 
 
 @verb()
@@ -39,13 +43,19 @@ def spawn(
     log: str | None = None,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """Start a process at a site, or in the supervisor's own namespace. When it ends, it stays ended."""
+    """Start a process at a site, or in the supervisor's own namespace. When it ends, it stays ended.
+
+    It is answered when the process is there and counts against the site's quota, so that whoever is told its pid
+    finds it, and can end it.
+    """
     if isinstance(argv, str) or not argv or not all(isinstance(word, str) for word in argv):
         raise UsageError("argv is a list of words, the program first")
     name = name or Path(argv[0]).name
     directory = supervisor.run_dir.site(site) if site else supervisor.run_dir.path
     path = Path(log) if log else directory / f"{name}.log"
     process = supervisor.processes.start(ProcessSpec(name, tuple(argv), site, path, dict(env or {})))
+    where = f" at {site}" if site else ""
+    wait_for(process.has_arrived, f"process {process.pid} ({name}) to begin{where}", ARRIVAL_S, step=0.005)
     return process.to_dict()
 
 

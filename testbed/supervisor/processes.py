@@ -17,7 +17,7 @@ from testbed import sites
 from testbed.emulation.cgroups import joining
 from testbed.emulation.environment import base_environment
 from testbed.emulation.rundir import RunDir
-from testbed.emulation.waiting import wait_for
+from testbed.emulation.waiting import start_ticks, wait_for
 from testbed.events import EventLog
 from topologies.errors import CannotHonourError, UsageError
 
@@ -45,11 +45,15 @@ class ProcessSpec:
 
 @dataclass(slots=True)
 class Process:
-    """A process that was started. `status` is None while it runs; negative means ended by that signal."""
+    """A process that was started. `status` is None while it runs; negative means ended by that signal.
+
+    `launchers` are the command lines that it has on its way into its site and its control group.
+    """
 
     spec: ProcessSpec
     popen: subprocess.Popen[bytes]
     started_s: float
+    launchers: tuple[Sequence[str], ...] = ()
     status: int | None = None
 
     @property
@@ -66,6 +70,18 @@ class Process:
             "started_s": self.started_s,
             "status": self.status,
         }
+
+    def has_arrived(self) -> bool:
+        """Whether it is at its site, in its group, and the program that was asked for; or has ended."""
+        if not self.launchers:
+            return True  # Popen itself waits until the program has begun
+        try:
+            now = Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if not now:  # just becoming another program, or ended
+            return start_ticks(self.pid) is None
+        return now not in {b"".join(os.fsencode(word) + b"\0" for word in argv) for argv in self.launchers}
 
 
 def enter_argv(pid: int, argv: Sequence[str]) -> list[str]:
@@ -101,13 +117,18 @@ class ProcessTable:
         self._lock = threading.Lock()
 
     def start(self, spec: ProcessSpec) -> Process:
-        """Start a process. From any thread."""
+        """Start a process. From any thread. It may still be on its way to its site; see `Process.has_arrived`."""
         environment = base_environment()
         argv = list(spec.argv)
+        launchers: list[list[str]] = []
         if spec.site is not None:
             environment |= sites.site_environment(self._run_dir.path, spec.site)
             group = self._group_of(spec.site) if spec.limited else None
-            argv = enter_argv(self._site_pid(spec.site), argv if group is None else joining(group, argv))
+            if group is not None:
+                argv = joining(group, argv)
+                launchers.append(argv)
+            argv = enter_argv(self._site_pid(spec.site), argv)
+            launchers.append(argv)
         environment |= spec.env
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         with spec.log.open("ab") as log:
@@ -122,7 +143,7 @@ class ProcessTable:
                 )
             except FileNotFoundError:
                 raise CannotHonourError(f"the program {argv[0]} is not installed") from None
-        process = Process(spec, popen, time.time())
+        process = Process(spec, popen, time.time(), tuple(launchers))
         with self._lock:
             self._processes.append(process)
         self._events.write("process_started", name=spec.name, site=spec.site, pid=popen.pid, argv=spec.argv)
@@ -135,11 +156,14 @@ class ProcessTable:
         def ended() -> None:
             self._loop.remove_reader(pidfd)
             os.close(pidfd)
-            process.status = process.popen.wait()
-            spec = process.spec
-            self._events.write(
-                "process_ended", name=spec.name, site=spec.site, pid=process.pid, status=process.status
-            )
+            status, spec = process.popen.wait(), process.spec
+            try:
+                # First the log: whoever is told that it has ended finds that there.
+                self._events.write(
+                    "process_ended", name=spec.name, site=spec.site, pid=process.pid, status=status
+                )
+            finally:
+                process.status = status
 
         self._loop.add_reader(pidfd, ended)
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,7 @@ from testbed.dashboard.page import HEIGHT, WIDTH, describe_network, event_text
 from testbed.dashboard.replay import frames, read_replay
 from testbed.dashboard.server import application, url
 from testbed.emulation.waiting import start_ticks
-from testbed.events import read_events
+from testbed.events import EventLog, read_events
 from testbed.experiments.manifest import read_manifest
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
@@ -289,6 +289,57 @@ def test_a_testbed_that_answers_late_is_not_taken_for_gone(
     info.started_ticks += 1
     with pytest.raises(StormbedError, match="no testbed 'x' is up"):
         source.read()
+
+
+class Looks:
+    """A status reader whose looks are all alike; `during` happens in the middle of each."""
+
+    during: Callable[[], None] = staticmethod(lambda: None)
+    jobs: tuple[JobStatus, ...] = ()
+
+    def __init__(self, testbed: object) -> None: ...
+
+    def read(self) -> SimpleNamespace:
+        type(self).during()
+        return SimpleNamespace(links=(), sites=(), jobs=self.jobs)
+
+
+def a_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reader: type[Looks]) -> live.LiveSource:
+    monkeypatch.setattr(live, "StatusReader", reader)
+    info = SimpleNamespace(prometheus_url="http://127.0.0.1:1", pid=None, started_ticks=None)
+    return live.LiveSource(SimpleNamespace(info=info, run_dir=tmp_path, topology=load_topology("pair")))
+
+
+def test_a_change_is_told_with_the_links_as_they_are_after_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One that happens after the links were read is told with the next look, which shows it."""
+    log = EventLog(tmp_path / "events.jsonl")
+
+    class Reader(Looks):
+        during = staticmethod(lambda: log.write("link_up", src="dc1", dst="dc2"))
+
+    source = a_source(monkeypatch, tmp_path, Reader)
+    assert source.read()["events"] == []
+    assert [event["kind"] for event in source.read()["events"]] == ["link_up"]
+
+
+def test_a_coordinator_that_answers_late_is_asked_again_for_the_plan_in_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Reader(Looks):
+        jobs = (JobStatus("j", "s", "netstorm", 1, 4, None),)
+
+    source = a_source(monkeypatch, tmp_path, Reader)
+    monkeypatch.setattr(source._prometheus, "instant", lambda query: ())
+    monkeypatch.setattr(live, "ASK_AGAIN_S", 0.0)
+    issued: list[dict[str, Any] | None] = [None, None, {"scheduler": "netstorm", "roots": [{"site": "dc2"}]}]
+    monkeypatch.setattr(source, "_issued_plan", lambda job: issued.pop(0))
+    told = [[plan["source"] for plan in source.read()["plans"]] for _ in range(4)]
+    assert told[0] == ["planned again here, from the rates that the coordinator plans with"]
+    assert told[1] == [], "it is told once"
+    assert told[2] == ["version 4, as the coordinator issued it"]
+    assert told[3] == [] and issued == [], "and then nobody is asked again"
 
 
 def rounds(*flows: tuple[str, str, int, str, list[list[float]]]) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from agents.backward import share_of_time
 from agents.compute import Pass, cpu_share
 from agents.data import Batches, Dataset, load_dataset
 from agents.planning.registry import library_of
 from agents.worker.gloo import Gloo
 from agents.worker.models import build_model, parameter_count, reads
-from agents.worker.overlap import in_classes, share_of_time
+from agents.worker.overlap import in_classes
 from agents.worker.parameters import Arrays, parameters_of
 from agents.worker.process_group import StormbedProcessGroup
 from agents.worker.segment import Segment

@@ -1,12 +1,13 @@
-"""How many parameters an experiment's model has, without loading torch. Pure.
+"""How many parameters an experiment's model has, and in which order their gradients come, without torch. Pure.
 
-The simulated world and the bounds need only the number. That it is the number that torch comes to is a test.
+The simulated world and the bounds need only these numbers. That they are those that torch comes to is a test.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 FEATURES = 28 * 28
 CLASSES = 10
@@ -17,6 +18,7 @@ MLP = re.compile(r"mlp-(\d+(?:\.\d+)?)([kmb]?)", re.ASCII)
 TENSOR = re.compile(r"tensor-([1-9]\d*[km]?(?:\+[1-9]\d*[km]?)*)", re.ASCII)
 
 _FIXED = {"2nn": 199_210, "cnn": 1_663_370, TEXT_MODEL: 313_418}
+_TEXT_SPANS = (3, 4, 5)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 
@@ -55,6 +57,29 @@ def parameter_count(name: str) -> int:
         raise ValueError(f"there is no model {name!r}")
     first, second = _mlp_widths(_mlp_size(match))
     return (FEATURES + 1) * first + (first + 1) * second + (second + 1) * CLASSES
+
+
+def gradient_sizes(name: str) -> tuple[int, ...]:
+    """Elements of the parameters of a model that has layers, in the order in which the backward pass gives their
+    gradients: from the last layer to the first, of linear layers the bias before the weights.
+
+    Raises:
+        ValueError: there is no such model, or it is tensors without layers.
+    """
+    if name == "cnn":
+        convolutions = (32 * 64 * 25, 64, 32 * 25, 32)
+        return (*_linear(512, CLASSES), *_linear(64 * (28 // 4) ** 2, 512), *convolutions)
+    if name == TEXT_MODEL:
+        spans = (size for span in reversed(_TEXT_SPANS) for size in (64 * 64 * span, 64))
+        return (*_linear(64 * len(_TEXT_SPANS), CLASSES), *spans, 4096 * 64)
+    widths = mlp_layers(name)
+    if not widths:
+        raise ValueError(f"{name!r} is no model with layers")
+    return tuple(size for ends in reversed(tuple(pairwise(widths))) for size in _linear(*ends))
+
+
+def _linear(inputs: int, outputs: int) -> tuple[int, int]:
+    return outputs, inputs * outputs
 
 
 def mlp_layers(name: str) -> tuple[int, ...]:

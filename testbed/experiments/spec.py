@@ -232,12 +232,11 @@ def _check(document: Document, spec: Experiment, topology: Topology, text: str) 
             hint=nearest(at, ("management", *topology.site_names)),
         )
     _check_network_options(document, spec)
-    if spec.training.overlap and (spec.world == "simulated" or spec.training.numpy_only):
-        what = "the simulated world" if spec.world == "simulated" else f"model {spec.training.model}"
+    if spec.training.overlap and spec.training.numpy_only:
         raise document.error(
             ("training", "overlap"),
-            f"{what} has no backward pass that gradients could overlap with",
-            hint="leave it out, or train a model of torch in the emulated world",
+            f"model {spec.training.model} has no backward pass that gradients could overlap with",
+            hint="leave it out, or train a model that has layers, such as mlp-2m",
         )
     scaled = topology if spec.scale == 1 else topology.scaled(spec.scale)
     _check_changes(document, spec, scaled)

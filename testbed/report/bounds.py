@@ -22,7 +22,8 @@ def bounds_of(run: Measurements) -> Callable[[Sequence[Iteration], int], float |
     Links are as they were when the run began, which need not be as the topology declares, and became as
     `changes.csv` tells. On links that stay the same the seconds are those of any synchronisation; where they change
     it is the mean over the given ones, each begun when its last gradient was ready. None where there is no such
-    time: a single site, links that do not join all sites, or links that changed and no synchronisation given.
+    time: a single site, links that do not join all sites, or links that changed and no synchronisation given; or
+    where gradients travel during the backward pass, so that a synchronisation is only what is left after it.
     """
     history: list[RateHistory | None] = []  # made when first asked for: many reports have nothing to bound
 
@@ -43,7 +44,9 @@ def bounds_of(run: Measurements) -> Callable[[Sequence[Iteration], int], float |
 
 
 def _history(run: Measurements) -> RateHistory | None:
-    """The rates of a run's links; None where fewer than two sites have any."""
+    """The rates of a run's links; None where fewer than two sites have any, or there is nothing to be bound."""
+    if run.manifest.experiment.get("training", {}).get("overlap"):
+        return None
     # Imported here: the linear programme's library takes longer to load than most reports take.
     from testbed.simulation.changing import RateHistory
 

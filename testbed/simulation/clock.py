@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 
 SECOND = 1_000_000_000
-Action = Callable[[], None]
+Action = Callable[[], object]
 
 
 class VirtualClock:

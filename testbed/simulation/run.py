@@ -1,32 +1,27 @@
 """One experiment in the simulated world: the same file in, the same run directory out, in virtual time.
 
-Workers are replaced by the times they take: an iteration computes for its declared time (drawn as the
-emulated workers draw it; `real` counts as no time, since nothing is computed here), hands its gradients over,
-and goes on when the last result is there. Everything in between is the agents' own code. Traces hold virtual
-times.
+Workers are replaced by the times they take (`testbed.simulation.iterations`; `compute: real` counts as no time,
+since nothing is computed here). Everything between gradients and their sums is the agents' own code. Traces hold
+virtual times.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from agents.compute import ComputeTime
 from agents.decision_file import DecisionFile
 from agents.planning.base import Plan
-from agents.planning.batches import next_batches
 from agents.planning.registry import get_scheduler, library_of
-from agents.sync.spec import allreduce
 from testbed.experiments.manifest import DECISIONS, TRACE, Manifest, SegmentStatus
 from testbed.experiments.rundir import RunDirectory
-from testbed.experiments.schema import Compute
 from testbed.experiments.spec import LoadedExperiment, Segment
 from testbed.report.measurements import LinkSample
 from testbed.simulation.changes import LinkChanges
+from testbed.simulation.iterations import Iterations
 from testbed.simulation.notes import cuts, fidelity, measured
 from testbed.simulation.world import REALISTIC, SECOND, World, WorldOptions
 from topologies.errors import RunFailedError
@@ -86,20 +81,12 @@ class SimulatedRun:
         self.world.on_ready = self._plan_in_turn
         self._decisions = DecisionFile(run.path / DECISIONS)
         self.world.coordinator.on_decision = self._decisions.write
-        self._ranks: list[list[int]] = [[] for _ in range(self.world.n)]
-        for row in run.manifest.workers:
-            self._ranks[experiment.topology.index(row.site)].append(row.rank)
         self._rows = run.manifest.workers
         self._traces = [StringIO() for _ in self._rows]
         self._segment: Segment | None = None
+        self._iterations: Iterations | None = None
         self._sampled_bits = [0.0] * len(experiment.topology.directed)
         self._sampled_ns = 0
-        # Of the iteration that each site is in:
-        self._sizes: list[tuple[int, ...]] = []  # samples of every rank, iteration by iteration
-        self._iteration = [0] * self.world.n
-        self._start_ns = [0] * self.world.n
-        self._ready_ns = [0] * len(self._rows)
-        self._finished = 0
         self._planned_at = self._draws = 0
         self._changes = LinkChanges(experiment, self.world, self._note_changes)
 
@@ -128,8 +115,8 @@ class SimulatedRun:
         self._planned_at, self._draws = world.coordinator.next_seq, 0
         self._run.set_plan(segment.label, plan.to_dict(self._experiment.topology.site_names))
         self._run.begin_segment(segment.label, clock.now_ns)
-        self._segment, self._finished = segment, 0
-        self._sizes = []
+        self._segment = segment
+        iterations = self._iterations = Iterations(world, self._training, segment, self._rows, self._traces)
         self._sampled_ns = clock.now_ns
         if self._experiment.spec.dynamics.replay == "segment":
             self._changes.play(segment.seed)
@@ -137,11 +124,9 @@ class SimulatedRun:
         began, released = clock.now_ns, len(world.policies)
         status: SegmentStatus = "failed"
         try:
-            for site in range(world.n):
-                self._iteration[site] = 0
-                self._begin_iteration(site)
-            clock.run(until=lambda: self._finished == world.n or bool(world.failures))
-            self._check(segment)
+            iterations.begin()
+            clock.run(until=lambda: iterations.finished == world.n or bool(world.failures))
+            self._check(segment, iterations)
             status = "completed"
         finally:
             self._sample()
@@ -201,73 +186,18 @@ class SimulatedRun:
         now_s = self.world.clock.now_ns / SECOND
         self._run.add_changes(now_s, self._segment.label if self._segment else "", rows)
 
-    # ---- iterations
-
-    def _begin_iteration(self, site: int) -> None:
-        """All workers of a site start their next iteration; the site is ready when its last worker is."""
-        segment = self._segment
-        assert segment is not None
-        clock = self.world.clock
-        self._start_ns[site] = clock.now_ns
-        number = self._iteration[site]
-        name = self._experiment.topology.site_names[site]
-        spec = allreduce(segment.elements, "float32")
-
-        def begin() -> None:
-            self.world.begin(site, spec)
-
-        for rank in self._ranks[site]:
-            seconds = compute_seconds(self._training.compute, name, segment.seed, rank, number)
-            seconds *= self._batches(number)[rank] / self._training.batch
-            self._ready_ns[rank] = clock.now_ns + round(seconds * SECOND)
-        clock.at(max(self._ready_ns[rank] for rank in self._ranks[site]), begin)
-
-    def _batches(self, number: int) -> tuple[int, ...]:
-        """Samples of every rank in an iteration, divided as the emulated workers do it."""
-        segment, training = self._segment, self._training
-        assert segment is not None
-        if not self._sizes:
-            self._sizes = [(training.batch,) * len(self._rows)]
-        while len(self._sizes) <= number:
-            sizes, last = self._sizes[-1], len(self._sizes) - 1
-            if segment.batches == "split":
-                means = [
-                    compute_seconds(training.compute, row.site, segment.seed, row.rank, last)
-                    for row in self._rows
-                ]
-                times = [mean * size / training.batch for mean, size in zip(means, sizes, strict=True)]
-                sizes = next_batches(sizes, times)
-            self._sizes.append(sizes)
-        return self._sizes[number]
-
     def _completed(self, site: int, seq: int) -> None:
-        segment, now = self._segment, self.world.clock.now_ns
-        assert segment is not None
-        for rank in self._ranks[site]:
-            record = {
-                "segment": segment.label,
-                "scheduler": segment.shown,
-                "iteration": self._iteration[site],
-                "start_ns": self._start_ns[site],
-                "ready_ns": self._ready_ns[rank],
-                "done_ns": now,
-                "end_ns": now,
-            }
-            self._traces[rank].write(json.dumps(record) + "\n")
-        self._iteration[site] += 1
-        if self._iteration[site] < segment.iterations:
-            self._begin_iteration(site)
-        else:
-            self._finished += 1
+        assert self._iterations is not None
+        self._iterations.completed(site)
 
     # ---- watching
 
-    def _check(self, segment: Segment) -> None:
+    def _check(self, segment: Segment, iterations: Iterations) -> None:
         world = self.world
         if world.failures:
             # Said as the coordinator says it to everybody: the same words in both worlds.
             raise RunFailedError(world.failures[0][2], hint=self._why_it_may_be())
-        if self._finished < world.n:
+        if iterations.finished < world.n:
             seq = world.oldest_open
             site = next(k for k in range(world.n) if world.records[seq].done_ns[k] < 0)
             missing = world.sites[site].waiting_for(seq)
@@ -322,11 +252,3 @@ class SimulatedRun:
         self._run.add_links(samples)
         self._sampled_bits = list(network.carried_bits)
         self._sampled_ns = now
-
-
-def compute_seconds(compute: Compute, site: str, seed: int, rank: int, iteration: int) -> float:
-    """The declared time of one worker's forward and backward pass, as the emulated workers draw it."""
-    mean = compute.sites.get(site, compute.mean)
-    if mean is None or mean.ns == 0:
-        return 0.0
-    return ComputeTime(mean_s=mean.seconds, cv=compute.cv).draw(seed, rank, iteration)

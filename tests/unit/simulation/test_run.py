@@ -19,7 +19,8 @@ from testbed.experiments.manifest import DECISIONS, read_manifest
 from testbed.experiments.spec import Compute, LoadedExperiment, experiment_from_text, open_experiment
 from testbed.report.decisions import count_decisions
 from testbed.report.measurements import read_run
-from testbed.simulation.run import compute_seconds, run_experiment
+from testbed.simulation.iterations import compute_seconds
+from testbed.simulation.run import run_experiment
 from testbed.simulation.synchronise import synchronise
 from testbed.simulation.world import REALISTIC, WorldOptions
 from topologies.errors import RunFailedError

@@ -32,8 +32,8 @@ INTERVAL_S = 1.0
 # Long enough for a rate to mean something, short enough not to be noticed.
 FIRST_WINDOW_S = 0.5
 BUSY_RATIO = 0.9
-# How long `down` may take from the supervisor's end until its files are gone.
-GOING_S = 5.0
+# How long `down` may take from the supervisor's end until its files are gone: a second, and on a busy machine more.
+GOING_S = 20.0
 # The width from which the links stand beside the sites.
 SIDE_BY_SIDE = 126
 

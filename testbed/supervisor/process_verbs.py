@@ -13,8 +13,8 @@ from testbed.supervisor.registry import Progress, verb
 from testbed.supervisor.state import Supervisor
 from topologies.errors import StormbedError, UsageError
 
-ARRIVAL_S: Final = 20.0
-"""Entering a site and its group takes milliseconds, and a busy machine its time."""
+ARRIVAL_S: Final = 10.0
+"""Entering a site and its group takes milliseconds, and a busy machine its time; less than the verb itself has."""
 
 
 @verb()
@@ -25,10 +25,11 @@ def processes(supervisor: Supervisor, progress: Progress, site: str | None = Non
     for found in processes_in(_namespace(supervisor, site)):
         process = started.pop(found["pid"], None)
         result.append(found | {"name": process.spec.name if process else None, "status": None})
+    # Those that have ended, and one whose end is just about to be noticed.
     for process in started.values():
         result.append(
-            {"pid": process.pid, "argv": list(process.spec.argv), "name": process.spec.name}
-            | {"status": process.status}
+            {"pid": process.pid, "argv": list(process.spec.argv), "cpu_s": 0.0, "rss_bytes": 0}
+            | {"name": process.spec.name, "status": process.status}
         )
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,14 @@ from topologies.errors import DeadlineError
 from topologies.load import load_topology, topology_from_dict
 from topologies.model import Topology
 
+GONE_S = 10.0
+"""Within three seconds a killed testbed has left nothing, on a machine with time to spare; here others may be at
+work, and the kernel takes network namespaces away one after the other."""
+
 _numbers = itertools.count(1)
+made_names: list[str] = []
+"""Every name that this test session has given to a testbed."""
+_started: list[subprocess.Popen[str]] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -112,11 +121,20 @@ class Site:
         return self.run(sys.executable, "-c", program, *arguments, timeout=timeout)
 
     def start_python(self, program: str, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            enter_argv(self._testbed, self.name, [sys.executable, "-c", program, *arguments]),
+        """Start a program, which may take the end of its input as the word to end.
+
+        What of it still runs when the test is over is killed: it would hold its port against the next one.
+        """
+        # nsenter itself stays outside, and the program is its child, which is to go with it.
+        argv = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-c", program, *arguments]
+        process = subprocess.Popen(
+            enter_argv(self._testbed, self.name, argv),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        _started.append(process)
+        return process
 
 
 class Standing:
@@ -142,7 +160,7 @@ class Standing:
         try:
             with opener.open(url, timeout=5) as answer:
                 return json.load(answer)
-        except OSError:
+        except (OSError, http.client.HTTPException, ValueError):  # it may end in the middle of its answer
             return None
 
     def rerouted(self, *down: list[str]) -> bool:
@@ -159,16 +177,39 @@ class Standing:
 @pytest.fixture(scope="session")
 def unique_name() -> Callable[[], str]:
     """Names that no other test session on this machine uses: they hold this process's pid."""
-    return lambda: f"test-{os.getpid()}-{next(_numbers)}"
+
+
+    def name() -> str:
+        made_names.append(f"test-{os.getpid()}-{next(_numbers)}")
+        return made_names[-1]
+
+    return name
+
+
+@pytest.fixture(autouse=True)
+def _nothing_runs_on() -> Iterator[None]:
+    """What a test has started at sites ends with it, also when the test has failed."""
+    yield
+    for process in _started:
+        process.kill()
+        process.communicate()
+    _started.clear()
 
 
 Bring = Callable[..., Standing]
 
 
+def _take_down(testbed: Standing) -> None:
+    if RunDir.of(testbed.name).path.exists():
+        launch.down(testbed.name)
+    assert not RunDir.of(testbed.name).path.exists()
+    testbed.leftovers.gone_within(GONE_S)
+
+
 @pytest.fixture(scope="module")
 def bring(unique_name: Callable[[], str]) -> Iterator[Bring]:
     """Brings testbeds up for one test module; afterwards all are down and nothing of them is left."""
-    standing: list[Standing] = []
+    ending = ExitStack()  # goes on with the next one where one cannot be taken down
 
     def up(topology: str | Topology | dict[str, object], **options: object) -> Standing:
         if isinstance(topology, dict):
@@ -177,13 +218,9 @@ def bring(unique_name: Callable[[], str]) -> Iterator[Bring]:
             topology = load_topology(topology)
         options.setdefault("calibrate", False)
         info = launch.up(topology, unique_name(), **options)  # type: ignore[arg-type]
-        standing.append(Standing(info))
-        return standing[-1]
+        testbed = Standing(info)
+        ending.callback(_take_down, testbed)
+        return testbed
 
-    yield up
-    for testbed in standing:
-        if RunDir.of(testbed.name).path.exists():
-            launch.down(testbed.name)
-    for testbed in standing:
-        assert not RunDir.of(testbed.name).path.exists()
-        testbed.leftovers.gone_within(5)
+    with ending:
+        yield up

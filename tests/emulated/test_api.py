@@ -19,12 +19,12 @@ pytestmark = pytest.mark.emulated
 
 
 @pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    with Testbed.up("triangle", name="t-api", scale=0.5, calibrate=False) as testbed:
+def testbed(unique_name: Callable[[], str]) -> Iterator[Testbed]:
+    with Testbed.up("triangle", name=unique_name(), scale=0.5, calibrate=False) as testbed:
         yield testbed
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -44,7 +44,7 @@ def test_it_stands_as_it_was_asked_for(testbed: Testbed) -> None:
     assert list(testbed.sites) == ["dc1", "dc2", "dc3"]
     assert [site.index for site in testbed.sites.values()] == [0, 1, 2]
     assert testbed.ssh_config.exists()
-    assert Testbed.attach("t-api").sites["dc2"].wan_ip == testbed.sites["dc2"].wan_ip
+    assert Testbed.attach(testbed.name).sites["dc2"].wan_ip == testbed.sites["dc2"].wan_ip
 
 
 def test_a_command_runs_at_the_site_with_the_sites_environment(testbed: Testbed) -> None:
@@ -71,9 +71,9 @@ def test_a_started_process_goes_on_and_is_killed_even_if_it_will_not_go(testbed:
     stubborn = ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.2; done"]
     log = testbed.run_dir / "sites" / "dc3" / "stubborn.log"
     pid = testbed.sites["dc3"].start(stubborn, env={"X": "1"}, log=log)
-    assert eventually(lambda: log.exists() and log.read_text() == "ready\n")
     # Its children bear the same words until they have become `sleep`.
-    assert pid in pids(testbed, "dc3", *stubborn)
+    assert pid in pids(testbed, "dc3", *stubborn), "it is there when its pid is told"
+    assert eventually(lambda: log.exists() and log.read_text() == "ready\n")
     testbed.sites["dc3"].kill(pid, grace=0.5)
     assert pid not in pids(testbed, "dc3", *stubborn)
 
@@ -99,7 +99,7 @@ def test_wrong_names_and_units_are_refused(testbed: Testbed) -> None:
     with pytest.raises(UsageError, match="no unit"):
         testbed.link("dc1", "dc2").set(rate="20")
     with pytest.raises(UsageError, match="is up already"):
-        Testbed.up("pair", name="t-api")
+        Testbed.up("pair", name=testbed.name)
 
 
 def test_it_is_taken_down_after_an_exception_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,13 @@ import os
 import pty
 import select
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from testbed.cli.errors import exit_code_of
 from testbed.emulation.management import interface_name
 from testbed.emulation.rundir import RunDir
 from testbed.emulation.waiting import start_ticks
+from tests.emulated.conftest import GONE_S
 
 pytestmark = pytest.mark.emulated
 
@@ -74,6 +77,15 @@ def testbed(environment: dict[str, str], run_root: Path) -> Iterator[Callable[..
         run("clean", path.name)
 
 
+@pytest.fixture(autouse=True)
+def _one_afterwards(testbed: Callable[..., Done], run_root: Path) -> Iterator[None]:
+    """With what a failed test has left, no later one would find the only testbed that stands."""
+    yield
+    for name in standing_names(run_root) - {"pair"}:
+        testbed("down", name, "--if-up")
+        testbed("clean", name)
+
+
 @pytest.fixture(scope="module")
 def pair(testbed: Callable[..., Done]) -> Callable[..., Done]:
     """The command, with a testbed `pair` standing."""
@@ -94,11 +106,25 @@ def has_interface(run_root: Path, name: str) -> bool:
     return Path(f"/sys/class/net/{interface_name(RunDir(run_root / name))}").exists()
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return condition()
+
+
+@contextmanager
+def started(environment: dict[str, str], *arguments: str, **pipes: int) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, which does not outlive the block."""
+    with subprocess.Popen([*TESTBED, *arguments], env=environment, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def standing_names(run_root: Path) -> set[str]:
+    return {path.name for path in run_root.glob("*/")}
 
 
 # --- One testbed ------------------------------------------------------------------------------------------
@@ -114,7 +140,7 @@ def test_up_says_each_step_on_stderr_and_the_result_on_stdout(
     # Its page is served until it goes down; `up` again finds it.
     record = json.loads((run_root / "told" / "page.json").read_text())
     assert result["page_url"] == record["url"]
-    shown = httpx.get(f"{record['url']}api/document", timeout=30).json()
+    shown = httpx.get(f"{record['url']}api/document", timeout=30, trust_env=False).json()
     assert (shown["mode"], shown["title"]) == ("live", "told")
     again = document(testbed("up", "pair", "--name", "told", "--reuse", "--format", "json"))
     assert again["page_url"] == record["url"]
@@ -140,8 +166,10 @@ def test_up_reuse_takes_what_stands_if_it_is_the_same_network(pair: Callable[...
 
 
 def test_list(pair: Callable[..., Done], run_root: Path) -> None:
-    (entry,) = document(pair("list", "--format", "json"))["testbeds"]
-    assert (entry["name"], entry["topology"], entry["sites"]) == ("pair", "pair", 2)
+    entries = {entry["name"]: entry for entry in document(pair("list", "--format", "json"))["testbeds"]}
+    assert set(entries) == standing_names(run_root)
+    entry = entries["pair"]
+    assert (entry["topology"], entry["sites"]) == ("pair", 2)
     assert entry["run_dir"] == str(run_root / "pair")
 
 
@@ -156,10 +184,10 @@ def test_exec_passes_arguments_input_and_exit_code(pair: Callable[..., Done]) ->
 
 
 def test_exec_reaches_the_other_site_over_the_wan(pair: Callable[..., Done]) -> None:
-    done = pair("exec", "dc1", "--", "ping", "-q", "-c", "3", "-i", "0.1", "10.0.0.2")
+    done = pair("exec", "dc1", "--", "ping", "-q", "-c", "5", "-i", "0.1", "10.0.0.2")
     assert done.returncode == 0
-    average = float(done.stdout.splitlines()[-1].split(" = ")[1].split("/")[1])
-    assert average == pytest.approx(20, abs=6)
+    # The shortest: a busy machine only adds to a round trip.
+    assert 19.5 < float(done.stdout.splitlines()[-1].split(" = ")[1].split("/")[0]) < 26
 
 
 @pytest.mark.parametrize(
@@ -194,13 +222,11 @@ def test_shell_is_a_login_shell_at_the_site(pair: Callable[..., Done]) -> None:
 
 
 def test_processes_are_listed_and_ended(pair: Callable[..., Done], environment: dict[str, str]) -> None:
-    started = subprocess.Popen([*TESTBED, "exec", "dc2", "--", "sleep", "987"], env=environment)
-
     def sleeping() -> list[int]:
         rows = document(pair("ps", "dc2", "--format", "json"))["processes"]
         return [row["pid"] for row in rows if row["argv"] == ["sleep", "987"]]
 
-    try:
+    with started(environment, "exec", "dc2", "--", "sleep", "987"):
         assert eventually(lambda: bool(sleeping()))
         (pid,) = sleeping()
         assert "sleep 987" in pair("ps").stdout
@@ -208,9 +234,6 @@ def test_processes_are_listed_and_ended(pair: Callable[..., Done], environment: 
         assert elsewhere.returncode == 2 and "not at this site" in elsewhere.stderr
         assert pair("kill", "dc2", str(pid)).returncode == 0
         assert sleeping() == []
-    finally:
-        started.kill()
-        started.wait()
 
 
 def test_the_process_that_holds_a_site_is_not_ended_by_mistake(pair: Callable[..., Done]) -> None:
@@ -274,38 +297,24 @@ def test_status_shows_configured_against_achieved(
         "import socket\nl = socket.create_server(('10.0.0.2', 5999))\nprint('ready', flush=True)\n"
         "c = l.accept()[0]\nwhile c.recv(65536): pass"
     )
-    receiving = subprocess.Popen(
-        [*TESTBED, "exec", "dc2", "--", "python", "-c", sink],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    sending = None
-    try:
+
+    def used() -> float:
+        rows = document(pair("status", "--format", "json"))["links"]
+        return next(float(row["utilisation_ratio"]) for row in rows if row["src"] == "dc1")
+
+    with started(environment, "exec", "dc2", "--", "python", "-c", sink, stdout=subprocess.PIPE) as receiving:
         assert receiving.stdout is not None and receiving.stdout.readline() == "ready\n"
-        sending = subprocess.Popen([*TESTBED, "exec", "dc1", "--", "python", "-c", sender], env=environment)
-
-        def used() -> float:
-            rows = document(pair("status", "--format", "json"))["links"]
-            return next(float(row["utilisation_ratio"]) for row in rows if row["src"] == "dc1")
-
-        assert eventually(lambda: 0.8 < used() < 1.05, seconds=20)
-    finally:
-        for process in (sending, receiving):
-            if process is not None:
-                process.kill()
-                process.wait()
+        with started(environment, "exec", "dc1", "--", "python", "-c", sender):
+            assert eventually(lambda: 0.8 < used() < 1.05)
     text = pair("status").stdout
     assert "dc1" in text and "no run is going on" in text
     assert document(pair("status", "--format", "json"))["healthy"]
 
 
-def on_terminal(
-    environment: dict[str, str], *arguments: str, until: str, send: bytes
-) -> tuple[int, str, float]:
+def on_terminal(environment: dict[str, str], *arguments: str, until: str, send: bytes) -> tuple[int, str, str]:
     """Run the command on a terminal of its own; once `until` is on the screen, send keys. Returns the exit
     code,
-    all that was written, and the seconds from the keys to the end."""
+    all that was written, and the part of it since the keys."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(
@@ -313,33 +322,39 @@ def on_terminal(
             [*TESTBED, *arguments],
             environment | {"TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
         )
-    screen, sent, deadline = b"", None, time.monotonic() + 30
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([terminal], [], [], 0.1)
-        if ready:
-            try:
-                got = os.read(terminal, 65536)
-            except OSError:  # the other end is closed
-                break
-            screen += got
-        if sent is None and until.encode() in screen:
-            os.write(terminal, send)
-            sent = time.monotonic()
-    else:
+    screen, sent, deadline = b"", None, time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([terminal], [], [], 0.1)
+            if ready:
+                try:
+                    got = os.read(terminal, 65536)
+                except OSError:  # the other end is closed
+                    break
+                screen += got
+            if sent is None and until.encode() in screen:
+                os.write(terminal, send)
+                sent = len(screen)
+        else:
+            pytest.fail(f"it did not end: {screen.decode()}")
+    except BaseException:
         os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
+        raise
+    finally:
+        _, status = os.waitpid(pid, 0)
+        os.close(terminal)
     assert sent is not None, screen.decode()
-    return os.waitstatus_to_exitcode(status), screen.decode(), time.monotonic() - sent
+    return os.waitstatus_to_exitcode(status), screen.decode(), screen[sent:].decode()
 
 
 @pytest.mark.parametrize("key", [b"q", b"\x03"])
 def test_watch_redraws_until_a_key_ends_it(
     pair: Callable[..., Done], environment: dict[str, str], key: bytes
 ) -> None:
-    code, screen, seconds = on_terminal(environment, "status", "--watch", until="up for", send=key)
+    code, screen, rest = on_terminal(environment, "status", "--watch", until="up for", send=key)
     assert code == 0
-    assert seconds < 3
+    # At once: it draws a picture a second, and after the key at most the one that it was about to.
+    assert rest.count("\x1b[H") <= 2
     assert "\x1b[?1049l" in screen  # the screen from before is back
     assert screen.count("\x1b[?1049h") == 1
     # Every picture begins where the last one did, and none scrolls the terminal.
@@ -350,18 +365,14 @@ def test_watch_redraws_until_a_key_ends_it(
 def test_watch_into_a_pipe_is_one_document_a_second(
     pair: Callable[..., Done], environment: dict[str, str]
 ) -> None:
-    watching = subprocess.Popen(
-        [*TESTBED, "status", "--watch", "--format", "json"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert watching.stdout is not None
-    first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
-    watching.send_signal(signal.SIGINT)
-    assert watching.wait(10) == 0
-    assert first["schema"] == second["schema"] == 1
-    assert 0.8 < second["up_s"] - first["up_s"] < 3  # a second, and what a busy machine adds
+    with started(environment, "status", "--watch", "--format", "json", stdout=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        shown = [json.loads(watching.stdout.readline()) for _ in range(4)]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(30) == 0
+    assert all(one["schema"] == 1 for one in shown)
+    # A second after the look before was begun, and what a busy machine adds: the usual one of three.
+    assert 0.8 < statistics.median(b["up_s"] - a["up_s"] for a, b in pairwise(shown)) < 3
 
 
 def test_next_steps_are_commands_that_work(pair: Callable[..., Done]) -> None:
@@ -392,18 +403,13 @@ def test_ctrl_c_during_up_takes_everything_down_again(
     testbed: Callable[..., Done], environment: dict[str, str], run_root: Path
 ) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        starting = subprocess.Popen(
-            [*TESTBED, "up", "triangle", "--name", "stopped"],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert starting.stderr is not None
-        for line in starting.stderr:
-            if "controller" in line:
-                break
-        starting.send_signal(number)
-        _, rest = starting.communicate(timeout=30)
+        with started(environment, "up", "triangle", "--name", "stopped", stderr=subprocess.PIPE) as starting:
+            assert starting.stderr is not None
+            for line in starting.stderr:
+                if "controller" in line:
+                    break
+            starting.send_signal(number)
+            _, rest = starting.communicate(timeout=90)
         assert starting.returncode == 130
         assert "interrupted" in rest and "Traceback" not in rest
         assert not (run_root / "stopped").exists()
@@ -427,13 +433,14 @@ def test_after_a_killed_supervisor_clean_and_up_work_and_the_other_stands(
     refused = pair("run", "tiny-pair", "--name", "doomed")
     assert refused.returncode == 4 and "sshd of dc1" in refused.stderr
     os.kill(json.loads((run_root / "doomed" / "testbed.json").read_text())["supervisor_pid"], signal.SIGKILL)
-    assert eventually(lambda: not has_interface(run_root, "doomed"), seconds=3)
+    assert eventually(lambda: not has_interface(run_root, "doomed"), GONE_S)
     # The page is a process of the machine's own namespaces, and ends with the testbed all the same.
     page = json.loads((run_root / "doomed" / "page.json").read_text())
     assert eventually(lambda: start_ticks(page["pid"]) != page["started_ticks"])
     gone = pair("exec", "doomed", "dc1", "--", "true")
     assert gone.returncode == 2 and "'doomed'" in gone.stderr
-    assert [entry["name"] for entry in document(pair("list", "--format", "json"))["testbeds"]] == ["pair"]
+    listed = {entry["name"] for entry in document(pair("list", "--format", "json"))["testbeds"]}
+    assert "pair" in listed and "doomed" not in listed
     rows = document(pair("doctor", "--quick", "--format", "json"))["checks"]
     (leftovers,) = [row for row in rows if row["name"] == "leftovers"]
     assert leftovers["state"] == "degraded" and "doomed" in leftovers["found"]
@@ -445,6 +452,7 @@ def test_after_a_killed_supervisor_clean_and_up_work_and_the_other_stands(
 
 
 def test_the_doctor_tries_a_throw_away_pair_beside_what_stands(pair: Callable[..., Done], run_root: Path) -> None:
+    before = standing_names(run_root)
     found = document(pair("doctor", "--format", "json"))
     rows = {row["name"]: row for row in found["checks"]}
     assert found["fit"] is True
@@ -452,7 +460,7 @@ def test_the_doctor_tries_a_throw_away_pair_beside_what_stands(pair: Callable[..
     assert rows["site names"]["state"] == rows["ssh sessions"]["state"] == "ok", rows
     assert rows["ssh sessions"]["found"].startswith("33 at once")
     assert rows["gloo"]["state"] == "ok" and "crossed" in rows["gloo"]["found"], rows
-    assert [path.name for path in run_root.glob("*/")] == ["pair"]
+    assert standing_names(run_root) == before
 
 
 def test_a_testbed_without_real_time_scheduling_says_so_for_good(
@@ -486,17 +494,12 @@ def test_calibrate_gives_a_row_a_direction_and_a_verdict(pair: Callable[..., Don
 def test_a_watch_ends_when_its_testbed_goes_down(
     pair: Callable[..., Done], environment: dict[str, str], run_root: Path
 ) -> None:
-    watching = subprocess.Popen(
-        [*TESTBED, "status", "--watch", "--format", "json"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert watching.stdout is not None
-    watching.stdout.readline()
-    assert pair("down").returncode == 0
-    _, said = watching.communicate(timeout=15)
-    assert watching.returncode == 0
+    arguments = ("status", "pair", "--watch", "--format", "json")
+    with started(environment, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        watching.stdout.readline()
+        assert pair("down", "pair").returncode == 0
+        _, said = watching.communicate(timeout=60)
+    assert watching.returncode == 0, said
     assert "pair is down" in said
-    assert list(run_root.glob("*/")) == []
+    assert "pair" not in standing_names(run_root)

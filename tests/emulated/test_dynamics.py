@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from testbed.emulation.waiting import wait_for
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from testbed.report.measurements import read_run
-from tests.emulated.traffic import COUNTER, PACED
+from tests.emulated.traffic import Stream
 from topologies.dynamics import Dynamics
 from topologies.errors import StormbedError, UsageError
 
@@ -45,6 +44,10 @@ def triangle(bring):
 def still(triangle):
     """The triangle with no link changing, before and after."""
     yield triangle
+    playing = triangle.client.call("status")["dynamics"]
+    if playing is not None:
+        triangle.client.call("dynamics_stop", owner=playing["owner"])
+        pytest.fail("the links were left changing")
     if any(row["state"] != "up" or row["rate_bps"] != 50_000_000 for row in triangle.client.call("links")):
         triangle.client.call("link_reset")
         pytest.fail("the links were left changed")
@@ -61,28 +64,31 @@ def shaped_bps(testbed, device: str) -> int:
     return int(mbit) * 10**6
 
 
-def play(testbed, seconds: float, **how: Any) -> list[dict[str, Any]]:
+def play(testbed, steps: int, **how: Any) -> list[dict[str, Any]]:
+    """What was applied until so many steps were; a busy machine may be late with each."""
     testbed.client.call("dynamics_start", **how)
-    time.sleep(seconds)  # what is being tested is what happens in time
+    wait_for_steps(testbed, steps)
     return list(testbed.client.call("dynamics_stop")["applied"])
+
+
+def wait_for_steps(testbed, steps: int) -> None:
+    wait_for(lambda: testbed.client.call("status")["dynamics"]["steps"] >= steps, f"{steps} steps", 30)
 
 
 def test_rates_are_in_force_lose_no_packet_and_are_undone(still) -> None:
     """Paced datagrams at 0.8 of the lowest rate over some ten redraws of every link: none lost."""
-    sink = still.site("dc2").start_python(COUNTER, still.wan_ip("dc2"))
-    assert sink.stdout.readline() == "ready\n"
-    source = still.site("dc1").start_python(PACED, still.wan_ip("dc2"), str(0.8 * 25e6), "4")
+    stream = Stream(still, "dc1", "dc2", 0.8 * 25e6)
     still.client.call("dynamics_start", dynamics=UNIFORM, seed=5)
-    sent = int(source.communicate(timeout=30)[0])
+    wait_for_steps(still, 10)
+    sent, seen, reordered = stream.end()
     with pytest.raises(StormbedError, match="cannot be calibrated"):
         still.client.call("calibrate")
     with pytest.raises(StormbedError, match="changing by themselves already"):
         still.client.call("dynamics_start", dynamics=UNIFORM)
     played = still.client.call("dynamics_stop")
-    seen, reordered = (int(word) for word in sink.communicate(timeout=30)[0].split())
     assert (seen, reordered) == (sent, 0)
     applied = played["applied"]
-    assert len(applied) >= 8
+    assert len(applied) >= 10
     assert played["failure"] is None
     assert [round(step["due_s"] / 0.4, 6) for step in applied] == list(range(len(applied)))
     assert all(step["late_s"] >= 0 for step in applied)
@@ -103,7 +109,7 @@ def test_the_kernel_has_the_drawn_rate_and_the_same_seed_gives_the_same(still) -
     still.client.call("dynamics_stop")
     assert len(set(drawn)) > 2
     assert [shaped_bps(still, device) for device in devices] == [50_000_000] * 6
-    (first,) = play(still, 0, dynamics={**UNIFORM, "every": "60s"}, seed=9)
+    (first,) = play(still, 1, dynamics={**UNIFORM, "every": "60s"}, seed=9)
     assert [link["rate_bps"] for link in first["links"]] == drawn
 
 
@@ -150,7 +156,7 @@ def test_the_timeline_cuts_mends_and_sets(still) -> None:
         {"at": "300ms", "action": "link-set", "link": "dc2>dc3", "rate": "10mbit", "delay": "5ms"},
         {"at": "400ms", "action": "blackhole", "link": "dc1>dc3"},
     ]
-    applied = play(still, 1.0, timeline=timeline)
+    applied = play(still, 4, timeline=timeline)
     assert [step["due_s"] for step in applied] == [0.2, 0.3, 0.4, 0.5]
     down, slow, hole, up = (step["links"] for step in applied)
     assert [(link["src"], link["dst"], link["state"]) for link in down] == [
@@ -160,7 +166,7 @@ def test_the_timeline_cuts_mends_and_sets(still) -> None:
     assert [(link["rate_bps"], link["delay_s"]) for link in slow] == [(10_000_000, 0.005)]
     assert [(link["src"], link["dst"], link["state"]) for link in hole] == [("dc1", "dc3", "blackhole")]
     assert [link["state"] for link in up] == ["up", "up"]
-    assert still.site("dc1").run("ping", "-c", "1", "-W", "2", still.wan_ip("dc3"))
+    assert still.site("dc1").run("ping", "-c", "1", "-W", "10", still.wan_ip("dc3"))
 
 
 def test_what_cannot_be_is_refused(still) -> None:
@@ -204,7 +210,7 @@ def test_links_of_a_standing_testbed_may_change_from_the_start(bring, tmp_path: 
     assert first is not None and (first["owner"], first["seed"], first["scale"]) == ("standing", 3, 0.5)
     assert first["text"] == "uniform?rate=40mbit..80mbit&every=300ms&seed=3"
     assert all(20_000_000 <= rate <= 40_000_000 for rate in rates(testbed)), "scaled as the topology is"
-    wait_for(lambda: (playing() or first)["steps"] > first["steps"], "the next draw", 5)
+    wait_for(lambda: (playing() or first)["steps"] > first["steps"], "the next draw", 20)
     # An experiment that has links change, or one that is stopped by somebody else, does not get in its way.
     with pytest.raises(UsageError, match=r"uniform\?rate=40mbit.* of its own"):
         run_experiment(experiment_from_text(EXPERIMENT), out=tmp_path, testbed=testbed.name)

@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,21 +34,22 @@ def run_example(name: str, *arguments: str, run_root: Path | None = None) -> str
 
 
 @pytest.mark.emulated
-def test_fabric_hello() -> None:
-    with Testbed.up("triangle", name="t-fabric", calibrate=False) as testbed:
+def test_fabric_hello(unique_name: Callable[[], str]) -> None:
+    with Testbed.up("triangle", name=unique_name(), calibrate=False) as testbed:
         lines = run_example("fabric_hello.py", str(testbed.ssh_config)).splitlines()
         assert len(lines) == 3
         for name, line in zip(testbed.sites, lines, strict=True):
             site = testbed.sites[name]
             assert line.startswith(f"{name}: I am {name} on Linux")
             assert site.wan_ip in line and site.mgmt_ip in line
-    assert "t-fabric" not in [info.name for info in standing()]
+    assert testbed.name not in [info.name for info in standing()]
 
 
 @pytest.mark.emulated
 def test_testbed_hello(tmp_path: Path) -> None:
     text = run_example("testbed_hello.py", run_root=tmp_path)
-    near, far = (float(line.split(" = ")[1].split("/")[1]) for line in text.splitlines() if "apart" in line)
+    # The shortest of five each: a busy machine only adds to them.
+    near, far = (float(line.split(" = ")[1].split("/")[0]) for line in text.splitlines() if "apart" in line)
     assert near == pytest.approx(20, abs=6)
     assert far == pytest.approx(80, abs=12)
     assert "dc1 to dc2: 20 Mbit/s, 40 ms" in text

@@ -18,6 +18,7 @@ from testbed.experiments.manifest import read_manifest
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from tests.emulated.conftest import Standing
+from tests.emulated.traffic import PUNCTUAL
 from topologies.addressing import switch_name
 
 pytestmark = pytest.mark.emulated
@@ -25,36 +26,46 @@ pytestmark = pytest.mark.emulated
 MOVED_WITHIN_S = 5.0
 """Two seconds are what is promised on a machine with time to spare; here others may be at work."""
 
-# Numbered datagrams at an even pace, as "number arrival" by one clock of all sites.
-COUNTER = """
+# Numbered datagrams at an even pace, as "number arrival" by one clock of all sites. Both ends keep what they know
+# until the end: whoever writes into a pipe that nobody reads stops when it is full.
+COUNTER = f"""{PUNCTUAL}
 import socket, sys, time
 sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+sink.setsockopt(socket.SOL_SOCKET, 33, 1 << 26)  # SO_RCVBUFFORCE
 sink.bind((sys.argv[1], 5003))
 sink.settimeout(30)
 print("ready", flush=True)
+arrived = []
 while True:
-    number = int(sink.recv(2000).split(b" ", 1)[0])
+    try:
+        number = int(sink.recv(2000).split(b" ", 1)[0])
+    except TimeoutError:
+        break
     if number < 0:
         break
-    print(number, time.monotonic())
+    arrived.append((number, time.monotonic()))
+    if len(arrived) == 100:
+        print("flowing", flush=True)
+for number, at in arrived:
+    print(number, at)
 """
-PACED = """
-import os, socket, sys, time
+PACED = f"""{PUNCTUAL}
+import select, socket, sys, time
 peer, pace_s = (sys.argv[1], 5003), float(sys.argv[2])
 out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-begun, sent = time.monotonic(), 0
-while not os.path.exists(sys.argv[3]):
-    time.sleep(max(0, begun + sent * pace_s - time.monotonic()))
+due, sent = time.monotonic(), []
+while not select.select([sys.stdin], [], [], max(0, due - time.monotonic()))[0]:
+    due = max(due, time.monotonic() - pace_s) + pace_s  # what a stall has kept back is not sent all at once
     try:
-        out.sendto(b"%d " % sent + bytes(900), peer)
+        out.sendto(b"%d " % len(sent) + bytes(900), peer)
     except OSError:
         pass
-    print(sent, time.monotonic())
-    sent += 1
+    sent.append(time.monotonic())
 for _ in range(20):
     time.sleep(0.05)
     out.sendto(b"-1 ", peer)
+for number, at in enumerate(sent):
+    print(number, at)
 """
 PACE_S = 0.005
 
@@ -64,7 +75,7 @@ import hashlib, socket, sys, time
 server = socket.create_server((sys.argv[1], 5004))
 print("ready", flush=True)
 peer, _ = server.accept()
-peer.settimeout(60)
+peer.settimeout(120)
 digest, total = hashlib.sha256(), 0
 while data := peer.recv(1 << 16):
     digest.update(data)
@@ -72,17 +83,20 @@ while data := peer.recv(1 << 16):
 print(total, digest.hexdigest())
 """
 GIVE = """
-import hashlib, random, socket, sys, time
+import hashlib, random, select, socket, sys, time
 block = random.Random(7).randbytes(125_000)
 out = socket.create_connection((sys.argv[1], 5004))
 digest, begun = hashlib.sha256(), time.monotonic()
-for k in range(int(sys.argv[2])):  # 20 Mbit/s
-    time.sleep(max(0, begun + k * 0.05 - time.monotonic()))
-    part = bytes([k % 256]) + block
+total = 0
+while not select.select([sys.stdin], [], [], max(0, begun + total * 0.05 - time.monotonic()))[0]:  # 20 Mbit/s
+    part = bytes([total % 256]) + block
     out.sendall(part)
     digest.update(part)
+    total += 1
+    if total == 10:
+        print("flowing", flush=True)
 out.close()
-print(int(sys.argv[2]) * (len(block) + 1), digest.hexdigest())
+print(total * (len(block) + 1), digest.hexdigest())
 """
 
 
@@ -115,7 +129,7 @@ class Watched:
     def kill_controller(self) -> dict[str, Any]:
         controller = self.controller()
         self.client.call("kill", pid=controller["pid"], signal_name="SIGKILL")
-        wait_for(lambda: self.controller()["status"] == -9, "the controller to have ended", 5)
+        wait_for(lambda: self.controller()["status"] == -9, "the controller to have ended", 20)
         return controller
 
     def start_controller(self, as_before: dict[str, Any]) -> None:
@@ -158,31 +172,27 @@ def watched(testbed: Watched) -> Iterator[Watched]:
 class Datagrams:
     """A paced stream from dc1 to dc2, until `end`."""
 
-    def __init__(self, testbed: Standing, stop: Path) -> None:
-        self._stop = stop
+    def __init__(self, testbed: Standing) -> None:
         self._sink = testbed.site("dc2").start_python(COUNTER, testbed.wan_ip("dc2"))
         assert self._sink.stdout is not None and self._sink.stdout.readline() == "ready\n"
-        self._source = testbed.site("dc1").start_python(PACED, testbed.wan_ip("dc2"), str(PACE_S), str(stop))
+        self._source = testbed.site("dc1").start_python(PACED, testbed.wan_ip("dc2"), str(PACE_S))
+        assert self._sink.stdout.readline() == "flowing\n"
 
     def end(self) -> tuple[dict[int, float], dict[int, float]]:
         """When each number was sent, and when it first arrived."""
-        self._stop.touch()
         return self._read(self._source), self._read(self._sink)
 
     @staticmethod
     def _read(process: subprocess.Popen[str]) -> dict[int, float]:
-        text, _ = process.communicate(timeout=40)
+        text, _ = process.communicate(timeout=60)  # which closes its input
         pairs = [line.split() for line in text.splitlines()]
         return {int(number): float(at) for number, at in reversed(pairs)}
 
 
-def test_traffic_moves_from_a_cut_link_and_moves_back_without_a_loss(
-    watched: Watched, tmp_path: Path
-) -> None:
+def test_traffic_moves_from_a_cut_link_and_moves_back_without_a_loss(watched: Watched) -> None:
     whole = watched.rules()
-    stream = Datagrams(watched.testbed, tmp_path / "stop")
+    stream = Datagrams(watched.testbed)
     try:
-        time.sleep(1.0)  # traffic before
         cut_at = time.monotonic()
         watched.cut()
         wait_for(lambda: watched.settled(["dc1", "dc2"]), "the controller to have moved the traffic", 20)
@@ -191,7 +201,10 @@ def test_traffic_moves_from_a_cut_link_and_moves_back_without_a_loss(
         mended_at = time.monotonic()
         watched.mend()
         wait_for(watched.settled, "the controller to have moved it back", 20)
-        time.sleep(3.0)  # also the rules of the detour go in this time
+        # The rules of the detour go last of all.
+        wait_for(lambda: watched.rules() == whole, "the rules to be as before", 20)
+        whole_at = time.monotonic()
+        time.sleep(0.5)  # traffic after
     finally:
         sent, arrived = stream.end()
     assert {(r["src"], r["dst"]) for r in moved} == {("dc1", "dc2"), ("dc2", "dc1")}
@@ -200,25 +213,25 @@ def test_traffic_moves_from_a_cut_link_and_moves_back_without_a_loss(
     outage_s = max(b - a for a, b in pairwise(t for t in times if t < mended_at))
     assert outage_s < MOVED_WITHIN_S, f"nothing arrived for {outage_s:.2f} s"
     late = [n for n, at in sent.items() if at > mended_at - 0.5]
-    assert len(late) > 3.0 / PACE_S / 2, "the stream went on"
+    assert len([n for n in late if sent[n] > whole_at]) >= 10, "the stream went on to the end"
     assert [n for n in late if n not in arrived] == [], "the return of a link loses nothing"
-    wait_for(lambda: watched.rules() == whole, "the rules to be as before", 10)
 
 
 def test_a_transfer_survives_a_cut_a_return_and_a_killed_controller(watched: Watched) -> None:
     testbed = watched.testbed
     sink = testbed.site("dc2").start_python(TAKE, testbed.wan_ip("dc2"))
     assert sink.stdout is not None and sink.stdout.readline() == "ready\n"
-    source = testbed.site("dc1").start_python(GIVE, testbed.wan_ip("dc2"), "240")
-    time.sleep(1.0)  # traffic before
+    source = testbed.site("dc1").start_python(GIVE, testbed.wan_ip("dc2"))
+    assert source.stdout is not None and source.stdout.readline() == "flowing\n"
     watched.cut()
     wait_for(lambda: watched.settled(["dc1", "dc2"]), "the controller to have moved the traffic", 20)
     before = watched.kill_controller()
     watched.start_controller(before)
     wait_for(lambda: watched.settled(["dc1", "dc2"]), "the new controller to know of the cut", 20)
     watched.mend()
-    given = source.communicate(timeout=60)[0]
-    assert sink.communicate(timeout=60)[0] == given and int(given.split()[0]) == 240 * 125_001
+    wait_for(watched.settled, "the controller to have moved it back", 20)
+    given = source.communicate(timeout=120)[0]  # which closes its input
+    assert sink.communicate(timeout=120)[0] == given and int(given.split()[0]) > 10 * 125_001
 
 
 EXPERIMENT = """
@@ -278,7 +291,7 @@ class Training:
 def test_training_goes_on_over_a_cut_link_and_without_a_controller(watched: Watched, tmp_path: Path) -> None:
     rules = watched.rules()
     training = Training(watched, tmp_path)
-    wait_for(lambda: training.done >= 5, "the first iterations", 60)
+    training.wait_for_more(5, 90)
     cut_ns = time.monotonic_ns()
     watched.cut()
     training.wait_for_more(5)
@@ -290,7 +303,7 @@ def test_training_goes_on_over_a_cut_link_and_without_a_controller(watched: Watc
 
     # Killed: the switches go on by themselves.
     wait_for(lambda: watched.youngest_s() > 1, "the rules to be older than a second", 20)
-    youngest_s, killed_at = watched.youngest_s(), time.monotonic()
+    youngest_s, read_at = watched.youngest_s(), time.monotonic()
     before = watched.kill_controller()
     training.wait_for_more(5)
     assert watched.rules() == rules
@@ -299,7 +312,10 @@ def test_training_goes_on_over_a_cut_link_and_without_a_controller(watched: Watc
     watched.start_controller(before)
     wait_for(watched.settled, "the new controller to be ready", 30)
     assert watched.rules() == rules and len(set(rules)) == len(rules)
-    assert watched.youngest_s() > youngest_s + time.monotonic() - killed_at - 1.5
+    # Untouched, each is older by what has passed between the end of the first reading and the begin of this one;
+    # Open vSwitch's clock may lag a little.
+    passed_s = time.monotonic() - read_at
+    assert watched.youngest_s() > youngest_s + passed_s - 0.5
     training.wait_for_more(5)
 
     # Cut while there is no controller: the sums wait, and the next controller moves them.

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from testbed.emulation import cgroups, launch
 from testbed.emulation.rundir import RunDir
-from testbed.emulation.waiting import wait_for
 from testbed.experiments.manifest import worker_directory
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
 from testbed.report.measurements import read_run
 from testbed.sites import ssh_config_path
+from tests.emulated.conftest import GONE_S
 from topologies.errors import CannotHonourError, StormbedError
 
 pytestmark = pytest.mark.emulated
@@ -32,7 +34,7 @@ QUARTER_AND_HALF = {
         {"endpoints": ["dc2", "dc3"], "rate": "50mbit"},
     ],
 }
-SECONDS = 4.0
+WINDOWS, SECONDS = 5, 1.0
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +66,20 @@ def test_two_busy_loops_get_cpu_time_in_the_ratio_of_their_quotas(limited) -> No
     loops = {site: over_ssh(limited, site) for site in ("dc1", "dc2")}
     try:
         pids = {site: int(loop.stdout.readline()) for site, loop in loops.items()}
-        before = {site: cpu_s(limited, site, pid) for site, pid in pids.items()}
         start = time.monotonic()
-        wait_for(lambda: time.monotonic() - start > SECONDS, "a window of measurement", SECONDS + 5, step=0.1)
-        used = {site: cpu_s(limited, site, pid) - before[site] for site, pid in pids.items()}
+        spent = [{site: cpu_s(limited, site, pid) for site, pid in pids.items()}]
+        for _ in range(WINDOWS):
+            time.sleep(SECONDS)  # a window of measurement
+            spent.append({site: cpu_s(limited, site, pid) for site, pid in pids.items()})
     finally:
         for loop in loops.values():
             loop.kill()
             loop.wait()
     window_s = time.monotonic() - start
-    assert used["dc2"] / used["dc1"] == pytest.approx(2.0, rel=0.15), used
-    assert used["dc2"] <= 0.5 * window_s * 1.1 + 0.1, "half a core, and no more"
+    used = [{site: b[site] - a[site] for site in pids} for a, b in pairwise(spent)]
+    # Of the usual window: in one in which the machine itself gets no time, neither has what it may.
+    assert statistics.median(u["dc2"] / u["dc1"] for u in used) == pytest.approx(2.0, rel=0.15), used
+    assert sum(u["dc2"] for u in used) <= 0.5 * window_s * 1.1 + 0.1, "half a core, and no more"
 
 
 def test_what_comes_through_the_doors_is_in_the_group_and_the_agent_is_not(limited) -> None:
@@ -88,8 +93,6 @@ def test_what_comes_through_the_doors_is_in_the_group_and_the_agent_is_not(limit
         outside = {pid: limited.supervisor().run("cat", f"/proc/{pid}/cgroup") for pid in rows.values()}
         return {name for name, pid in rows.items() if "/dc2" in outside[pid]}
 
-    # A process enters its site and then the group before it becomes what was asked for; `spawn` does not wait.
-    wait_for(lambda: "sleep" in limited_ones(), "the process to enter its group", 10)
     assert limited_ones() == {"sshd", "sleep"} < set(rows)
     assert Path(limited.info.cpu_group, "dc2", "cgroup.procs").read_text().split()
     limited.client.call("kill", site="dc2", pid=spawned["pid"])
@@ -102,7 +105,7 @@ def test_the_groups_go_with_the_testbed_also_when_it_is_killed(bring) -> None:
     group = Path(testbed.info.cpu_group)
     assert sorted(entry.name for entry in group.iterdir() if entry.is_dir()) == ["dc1", "dc2"]
     os.kill(testbed.info.supervisor_pid, 9)
-    testbed.leftovers.gone_within(10)
+    testbed.leftovers.gone_within(GONE_S)
     assert launch.clean(testbed.name) == [testbed.name]
     assert not group.exists() and not RunDir.of(testbed.name).path.exists()
 

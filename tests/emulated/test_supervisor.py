@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -19,34 +20,45 @@ import pytest
 from testbed.client import SupervisorClient
 from testbed.emulation import launch, management, possible
 from testbed.emulation.rundir import RunDir, read_info
-from testbed.emulation.sites import enter_argv
+from testbed.emulation.sites import enter_argv, host_pids
 from testbed.emulation.waiting import start_ticks, wait_for
 from testbed.events import read_events
-from tests.emulated.conftest import Leftovers, Standing
+from tests.emulated.conftest import GONE_S, Leftovers, Standing, made_names
 from topologies.errors import CannotHonourError, StormbedError, UsageError
 from topologies.load import load_topology, topology_from_dict
 
 pytestmark = pytest.mark.emulated
 
+# A step that its second argument begins is its last: it waits there, so that it is killed nowhere else.
 UP = """
 import sys
 from testbed.emulation import launch
 from topologies.load import load_topology
-say = lambda text: print(text, flush=True)
+def say(text):
+    print(text, flush=True)
+    if text.startswith(tuple(sys.argv[2:])): sys.stdin.read()
 launch.up(load_topology("pair"), sys.argv[1], on_progress=say, calibrate=False)
 """
 
 
-def host_marks() -> tuple[set[str], set[str], set[str], int, list[str]]:
-    """What a leak of this test session would change: interfaces, run directories, mounts, open files, children."""
-    names = [f"test-{os.getpid()}-{n}" for n in range(1, 100)]
-    directories = {name for name in names if RunDir.of(name).path.exists()}
+def host_marks() -> tuple[set[str], int]:
+    """What a leak of this test session adds to: interfaces, run directories, mounts and children; open files."""
+    gc.collect()  # what only the garbage of earlier tests still holds is no leak
+    names = made_names
+    marks = {f"directory of {name}" for name in names if RunDir.of(name).path.exists()}
     ours = {management.interface_name(RunDir.of(name)) for name in names}
-    interfaces = {path.name for path in Path("/sys/class/net").iterdir()} & ours
+    marks |= {f"interface {path.name}" for path in Path("/sys/class/net").iterdir() if path.name in ours}
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    left = {line for line in mounts if any(f"{name}/" in line or f"{name} " in line for name in names)}
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return interfaces, directories, left, len(list(Path("/proc/self/fd").iterdir())), children
+    marks |= {line for line in mounts if any(f"{name}/" in line or f"{name} " in line for name in names)}
+    marks |= {f"child {pid}" for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+    return marks, len(list(Path("/proc/self/fd").iterdir()))
+
+
+def leaked_since(before: tuple[set[str], int]) -> list[str]:
+    """What there is now that was not there then. What has gone meanwhile was an earlier test's."""
+    marks, files = host_marks()
+    more = files - before[1]
+    return sorted(marks - before[0]) + ([f"{more} open files"] if more > 0 else [])
 
 
 def resident_bytes() -> int:
@@ -54,10 +66,10 @@ def resident_bytes() -> int:
 
 
 @contextmanager
-def calling_up(name: str, program: str = UP) -> Iterator[subprocess.Popen[str]]:
+def calling_up(name: str, *last: str, program: str = UP) -> Iterator[subprocess.Popen[str]]:
     """A process that brings a testbed up, killed at the latest when the test leaves it behind."""
     with subprocess.Popen(
-        [sys.executable, "-c", program, name],
+        [sys.executable, "-c", program, name, *last],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -120,9 +132,9 @@ def test_processes_are_started_seen_and_ended_at_a_site(standing) -> None:
         entries = [p for p in standing.client.call("processes", site="dc1") if p["pid"] == started["pid"]]
         return bool(entries) and entries[0]["status"] == -signal.SIGKILL
 
-    wait_for(ended, "the death to be noticed", 3)
+    wait_for(ended, "the death to be noticed", 20)
     (event,) = [
-        e for e in read_events(RunDir.of(standing.name).events, "process_ended") if e["name"] == "nap"
+        e for e in read_events(RunDir.of(standing.name).events, "process_ended") if e["pid"] == started["pid"]
     ]
     assert event["site"] == "dc1" and event["status"] == -9
     assert not standing.client.call("status")["healthy"], "a process that has ended is not kept quiet"
@@ -133,7 +145,16 @@ def test_what_a_process_says_is_in_its_log(standing) -> None:
     process = standing.client.call(
         "spawn", site="dc2", argv=[sys.executable, "-c", program], env={"WORD": "w"}, name="talk"
     )
-    wait_for(lambda: Path(process["log"]).read_text() == "dc2 w False\n", "the log", 5)
+    wait_for(lambda: Path(process["log"]).read_text() == "dc2 w False\n", "the log", 20)
+
+
+def test_what_is_spawned_is_at_its_site_when_that_is_answered(standing) -> None:
+    """It can be ended at once, and nobody sees the programs that led it there."""
+    for _ in range(10):
+        started = standing.client.call("spawn", site="dc1", argv=["sleep", "1001"], name="nap")
+        argv = Path(f"/proc/{host_pids(standing.info.init_pid)[started['pid']]}/cmdline").read_bytes()
+        assert argv == b"sleep\0" + b"1001\0"
+        standing.client.call("kill", site="dc1", pid=started["pid"], signal_name="SIGKILL")
 
 
 @pytest.mark.parametrize("victim", ["pid", "init_pid", "supervisor_pid"])
@@ -145,9 +166,9 @@ def test_killing_any_of_its_first_processes_ends_everything_and_no_other_testbed
     leftovers = Leftovers(doomed.info)
     assert len(leftovers.find()) > 20
     os.kill(getattr(doomed.info, victim), signal.SIGKILL)
-    leftovers.gone_within(3.0)
+    leftovers.gone_within(GONE_S)
     assert nothing_has_ended(other)
-    other.site("dc1").run("ping", "-c", "1", "-W", "2", other.wan_ip("dc2"))
+    other.site("dc1").run("ping", "-c", "1", "-W", "10", other.wan_ip("dc2"))
     listed = {entry.name: entry.alive for entry in launch.list_testbeds()}
     assert (listed[doomed.name], listed[other.name]) == (False, True)
     with pytest.raises(UsageError, match="is up"):
@@ -159,9 +180,9 @@ def test_killing_any_of_its_first_processes_ends_everything_and_no_other_testbed
 def test_a_dead_testbeds_name_can_be_used_at_once(bring, unique_name) -> None:
     name = unique_name()
     info = launch.up(load_topology("pair"), name, calibrate=False)
-    os.kill(info.pid, signal.SIGKILL)
-    again = launch.up(load_topology("pair"), name, calibrate=False)
     try:
+        os.kill(info.pid, signal.SIGKILL)
+        again = launch.up(load_topology("pair"), name, calibrate=False)
         assert again.init_pid != info.init_pid
         assert SupervisorClient(name).call("status")["healthy"]
     finally:
@@ -176,8 +197,8 @@ def test_up_and_down_leak_nothing(unique_name, standing) -> None:
         info = launch.up(load_topology("pair"), name, calibrate=False)
         leftovers = Leftovers(info)
         launch.down(name)
-        leftovers.gone_within(3.0)
-        assert host_marks() == before
+        leftovers.gone_within(GONE_S)
+        assert leaked_since(before) == []
         memory.append(resident_bytes())
     assert memory[-1] - memory[0] < 4 * 2**20, memory
 
@@ -186,31 +207,31 @@ def test_two_testbeds_with_one_name_cannot_be(standing) -> None:
     before = host_marks()
     with pytest.raises(UsageError, match=rf"a testbed '{standing.name}' is up already .*testbed down"):
         launch.up(load_topology("pair"), standing.name)
-    assert host_marks() == before
+    assert leaked_since(before) == []
     assert nothing_has_ended(standing)
 
 
 def test_an_interrupted_up_leaves_nothing(unique_name) -> None:
     before, name = host_marks(), unique_name()
-    with calling_up(name) as process:
+    with calling_up(name, "controller") as process:
         until_it_says(process, "controller")
         leftovers = Leftovers(read_info(RunDir.of(name)))
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) != 0
+        assert process.wait(timeout=60) != 0
         assert "KeyboardInterrupt" in process.stderr.read()
     assert not leftovers.find() and not RunDir.of(name).path.exists()
-    assert host_marks() == before
+    assert leaked_since(before) == []
 
 
 @pytest.mark.parametrize("step", ["Open vSwitch", "processes of the sites", "up after"])
 def test_an_up_whose_caller_is_killed_ends_by_itself(unique_name, step) -> None:
     name = unique_name()
-    with calling_up(name) as process:
+    with calling_up(name, step) as process:
         until_it_says(process, step)
         leftovers = Leftovers(read_info(RunDir.of(name)))
         process.kill()
         process.wait()
-    leftovers.gone_within(5.0)
+    leftovers.gone_within(GONE_S)
     assert launch.clean(name) == [name]
 
 
@@ -219,13 +240,13 @@ def test_a_caller_killed_between_the_boot_and_the_writing_down_leaves_nothing_st
     name = unique_name()
     waits = "launch._complete = lambda *_: (say('there'), sys.stdin.read())\n"
     stop_there = UP.replace("launch.up(", waits + "launch.up(")
-    with calling_up(name, stop_there) as process:
+    with calling_up(name, program=stop_there) as process:
         until_it_says(process, "there")
         leftovers = Leftovers(read_info(RunDir.of(name)))
         assert SupervisorClient(name).call("ping")["phase"] == "up"
         process.kill()
         process.wait()
-    leftovers.gone_within(5.0)
+    leftovers.gone_within(GONE_S)
     (event,) = read_events(RunDir.of(name).events, "abandoned")
     assert event["phase"] == "up"
     assert [listed.alive for listed in launch.list_testbeds() if listed.name == name] == [False]
@@ -240,7 +261,7 @@ def test_a_part_that_does_not_start_is_named_and_nothing_stays(unique_name, monk
     monkeypatch.setattr(prometheus, "config", lambda run_dir: "scrape_configs: {not: a list}\n")
     with pytest.raises(StormbedError, match=r"the prometheus ended with status \d+: .*cannot unmarshal"):
         launch.up(load_topology("pair"), unique_name(), calibrate=False)
-    assert host_marks() == before
+    assert leaked_since(before) == []
 
 
 def test_too_many_sites_and_a_missing_program_are_refused_before_anything_is_made(
@@ -262,7 +283,7 @@ def test_too_many_sites_and_a_missing_program_are_refused_before_anything_is_mad
         CannotHonourError, match=r"no-such-program is missing .apt-get install no-such-package"
     ):
         launch.up(load_topology("pair"), unique_name())
-    assert host_marks() == before
+    assert leaked_since(before) == []
 
 
 def test_every_subnet_taken_is_refused_before_anything_is_made(unique_name, monkeypatch) -> None:
@@ -270,7 +291,7 @@ def test_every_subnet_taken_is_refused_before_anything_is_made(unique_name, monk
     monkeypatch.setattr(management, "networks_in_use", lambda: ["10.199.0.0/16"])
     with pytest.raises(CannotHonourError, match="every management subnet"):
         launch.up(load_topology("pair"), unique_name())
-    assert host_marks() == before
+    assert leaked_since(before) == []
 
 
 def test_down_of_nothing_is_an_error() -> None:
@@ -310,15 +331,18 @@ def test_readers_are_answered_while_something_is_changed(standing) -> None:
     """Calibration holds the links for seconds; status and counters must not wait for it."""
     results: list[dict] = []
     thread = threading.Thread(target=lambda: results.append(standing.client.call("calibrate", seconds=1.0)))
+    began = time.monotonic()
     thread.start()
-    worst = 0.0
+    answered: list[float] = []
     while thread.is_alive():
         started = time.monotonic()
         standing.client.call("sample")
-        worst = max(worst, time.monotonic() - started)
+        answered.append(time.monotonic() - started)
     thread.join()
+    spent = time.monotonic() - began
     assert results[0]["verdict"] in ("faithful", "degraded", "saturated")
-    assert worst < 2.0
+    # Who waited for it would be answered once, at its end; on a busy machine both take longer.
+    assert len(answered) >= 5 and max(answered) < spent / 2
 
 
 def test_events_tell_the_story(standing) -> None:
@@ -334,6 +358,6 @@ def test_a_testbed_whose_delay_line_has_ended_still_tells_what_it_is(bring) -> N
     testbed = bring("pair")
     (line,) = [p for p in testbed.client.call("status")["processes"] if p["name"] == "delay-line"]
     testbed.client.call("kill", pid=line["pid"], signal_name="SIGKILL")
-    wait_for(lambda: not testbed.client.call("status")["healthy"], "the supervisor to notice", 5)
+    wait_for(lambda: not testbed.client.call("status")["healthy"], "the supervisor to notice", 20)
     assert [(row["state"], row["delay_line"]) for row in testbed.client.call("links")] == [("up", None)] * 2
     assert len(testbed.client.call("sample")["links"]) == 2

@@ -10,8 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from testbed.api import SiteHandle
 from testbed.emulation.waiting import wait_for
+from testbed.supervisor import process_verbs
 from testbed.supervisor.processes import Process, ProcessSpec, ProcessTable
 from topologies.errors import UsageError
 
@@ -86,3 +89,17 @@ def test_a_process_that_ends_just_before_it_would_be_killed_is_no_error() -> Non
     testbed: Any = SimpleNamespace(call=call)
     SiteHandle(testbed, "dc1").kill(7, grace=0.01)
     assert asked == ["SIGTERM", "SIGKILL"]
+
+
+def test_a_process_that_has_just_ended_is_listed_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gone from its site, and its end not noticed yet: whoever lists processes needs no case for it."""
+    gone: Any = SimpleNamespace(pid=7)
+    supervisor: Any = SimpleNamespace(
+        processes=SimpleNamespace(all=lambda: [Process(spec("true", log=tmp_path), gone, 0.0)])
+    )
+    monkeypatch.setattr(process_verbs, "namespace_of", lambda pid: 1)
+    monkeypatch.setattr(process_verbs, "processes_in", lambda namespace: [])
+    (row,) = process_verbs.processes(supervisor, lambda text: None)
+    assert set(row) == {"pid", "argv", "cpu_s", "rss_bytes", "name", "status"}

@@ -18,6 +18,7 @@ from agents.options import AuxiliaryOptions, AwarenessOptions, Failures, PolicyO
 from agents.planning.base import Plan
 from agents.sync.actions import CoordinatorAction
 from agents.sync.coordinator_machine import CoordinatorMachine
+from agents.sync.history import PolicyHistory
 from agents.sync.messages import Ready, ToCoordinator, ToSite, control_from_dict, control_to_dict
 from topologies.errors import DeadlineError, RunFailedError, StormbedError, UsageError
 
@@ -61,8 +62,7 @@ class CoordinatedJob:
         self.failures: Failures = "replan"
         self.scheduler_spec: str | Mapping[str, Any] = ""
         self.policies: deque[dict[str, Any]] = deque(maxlen=MAX_POLICIES)  # those that have come into force
-        self._version = 0
-        self._announced: list[dict[str, Any]] = []  # policies that have not come into force yet
+        self._history = PolicyHistory()
         self._why: dict[str, Any] = {}
         self._within = False  # new plans hold for the collective under way as well
         self.ready_s: tuple[float, ...] = ()
@@ -287,29 +287,13 @@ class CoordinatedJob:
 
     def run(self, actions: list[CoordinatorAction]) -> None:
         """Execute what the machine asks for."""
-        self._note_policies()
+        self.policies += self._history.note(self.machine, time.monotonic_ns(), self._why)
         for action in actions:
             self._send_message(action.dst, action.message)
         if self.failure is not None and self._timer is not None:
             self._timer.cancel()
         self._watch_leases()
         self._notify()
-
-    def _note_policies(self) -> None:
-        """Keep when a policy was issued and why, and when its first collective had all sites ready."""
-        issued, now = self.machine.policy, time.monotonic_ns()
-        if issued is not None and issued.version != self._version:
-            self._version = issued.version
-            entry = {"version": issued.version, "from_seq": issued.from_seq, "issued_ns": now} | self._why
-            switched = self.machine.switched
-            if switched is not None and switched[0] == issued.version:
-                _, seq, chunk = switched
-                self.policies.append(entry | {"from_seq": seq, "from_chunk": chunk, "monotonic_ns": now})
-            else:
-                # What a newer policy replaces before it began never comes into force.
-                self._announced = [e for e in self._announced if e["from_seq"] < issued.from_seq] + [entry]
-        while self._announced and self.machine.next_seq > self._announced[0]["from_seq"]:
-            self.policies.append({**self._announced.pop(0), "monotonic_ns": now})
 
     def _watch_leases(self) -> None:
         """Be there when a transfer that was decided by itself is late."""

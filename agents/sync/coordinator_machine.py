@@ -56,7 +56,6 @@ class CoordinatorMachine:
         self.transfers: TransferCoordinator | None = None
         self.on_decision: Log | None = None
         self._clock = clock
-        self._per_transfer: dict[int, TransferCoordinator] = {}
         self.site_names = tuple(site_names)
         self.next_seq = 0
         self.settled = 0
@@ -186,7 +185,7 @@ class CoordinatorMachine:
     def on_time(self) -> list[CoordinatorAction]:
         """Leases of transfers that have ended by now; the job stops when one cannot be renewed."""
         actions: list[CoordinatorAction] = []
-        for transfers in self._per_transfer.values():
+        for transfers in self._issued.all_deciding:
             if self.aborted is None:
                 actions += self._orders(transfers.on_time)
         return actions
@@ -196,7 +195,7 @@ class CoordinatorMachine:
         """When `on_time` has something to do, on the clock that was given; None while it has not."""
         if self.aborted is not None:
             return None
-        ends = (transfers.next_deadline for transfers in self._per_transfer.values())
+        ends = (transfers.next_deadline for transfers in self._issued.all_deciding)
         return min((end for end in ends if end is not None), default=None)
 
     # ---- introspection
@@ -228,7 +227,7 @@ class CoordinatorMachine:
     def waiting_for(self, seq: int) -> Waiting:
         """What holds back the release of collective `seq`."""
         if seq < self.next_seq:
-            transfers = self._per_transfer.get(self._version_of(seq))
+            transfers = self._issued.deciding(seq)
             if transfers is not None and seq >= min(self._completed_below):
                 return transfers.waiting_for(seq)
             return Waiting(f"nothing: collective {seq} of job {self.job} is released")
@@ -276,8 +275,8 @@ class CoordinatorMachine:
 
     def _adopt(self, fresh: Policy) -> None:
         self._pending = None
-        self._issued.issue(fresh)
-        self._begin_deciding(fresh)
+        self.transfers = self._decides(fresh)
+        self._issued.issue(fresh, self.transfers)
 
     def _announces(self, policy: Policy | None) -> bool:
         return self._ahead > 0 and policy is not None and policy.plan.transfers is None
@@ -317,8 +316,7 @@ class CoordinatorMachine:
             self._retire()
 
     def _retire(self) -> None:
-        for version in self._issued.retire(min(self._completed_below)):
-            self._per_transfer.pop(version, None)
+        self._issued.retire(min(self._completed_below))
 
     # ---- a change of plan inside a collective
 
@@ -351,29 +349,23 @@ class CoordinatorMachine:
 
     # ---- transfers
 
-    def _begin_deciding(self, policy: Policy) -> None:
-        self.transfers = None
-        if policy.plan.transfers is not None:
-            rule = policy.plan.transfers.rule
-            assert rule is not None and self._clock is not None, "checked by set_plan"
-            self.transfers = TransferCoordinator(
-                self.job, self.site_names, rule, self._clock, self.on_decision
-            )
-            self._per_transfer[policy.version] = self.transfers
+    def _decides(self, policy: Policy) -> TransferCoordinator | None:
+        """What decides the transfers under a policy, where they are decided one by one."""
+        if policy.plan.transfers is None:
+            return None
+        rule = policy.plan.transfers.rule
+        assert rule is not None and self._clock is not None, "checked by set_plan"
+        return TransferCoordinator(self.job, self.site_names, rule, self._clock, self.on_decision)
 
     def _deciding(self, message: TransferMessage) -> TransferCoordinator:
         """What decides the transfers of the policy under which a collective was released."""
-        transfers = self._per_transfer.get(self._version_of(message.seq))
+        transfers = self._issued.deciding(message.seq) if message.seq < self.next_seq else None
         if transfers is None:
             raise ProtocolError(
                 f"{self.site_names[message.site]} speaks of transfers of collective {message.seq}, "
                 "but none are decided for it"
             )
         return transfers
-
-    def _version_of(self, seq: int) -> int:
-        """The retained policy under which a collective was released, else 0."""
-        return self._issued.version_of(seq) if seq < self.next_seq else 0
 
     def _orders(self, act: Callable[[], list[TransferMessage]]) -> list[CoordinatorAction]:
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agents.sync.policy import Policy
+from agents.sync.transfer_coordinator import TransferCoordinator
 
 
 @dataclass
@@ -31,17 +33,25 @@ class IssuedPolicies:
         self.retired_below = 0
         self._n = n_sites
         self._acked: dict[int, set[int]] = {}
+        self._deciding: dict[int, TransferCoordinator] = {}
 
     @property
     def version(self) -> int:
         """Of the newest policy; 0 before the first."""
         return 0 if self.current is None else self.current.version
 
-    def issue(self, policy: Policy) -> None:
-        """This is the newest policy from now on."""
+    def issue(self, policy: Policy, deciding: TransferCoordinator | None = None) -> None:
+        """This is the newest policy from now on, with what decides its transfers one by one, if they are.
+
+        What it supersedes goes at once: else every plan that is made while one collective lasts would be kept
+        until that is complete.
+        """
         self.current = policy
         self.retained[policy.version] = policy
         self._acked[policy.version] = set()
+        if deciding is not None:
+            self._deciding[policy.version] = deciding
+        self._forget(superseded(self.retained))
 
     def acknowledge(self, version: int, site: int) -> bool:
         """A site has installed a version; whether that is news."""
@@ -54,19 +64,43 @@ class IssuedPolicies:
         """The sites that have installed a retained version."""
         return frozenset(self._acked.get(version, ()))
 
-    def retire(self, completed: int) -> list[int]:
+    def retire(self, completed: int) -> None:
         """Forget the policies before one that all sites have, once their collectives are complete everywhere
-        (every collective below `completed` is). The versions forgotten.
+        (every collective below `completed` is).
         """
         for version, policy in self.retained.items():
             if len(self._acked[version]) == self._n and policy.from_seq <= completed:
                 self.retired_below = max(self.retired_below, version)
-        gone = [v for v in self.retained if v < self.retired_below]
-        for version in gone:
+        self._forget([v for v in self.retained if v < self.retired_below])
+
+    def deciding(self, seq: int) -> TransferCoordinator | None:
+        """What decides the transfers of a released collective."""
+        version = max((v for v, policy in self.retained.items() if policy.from_seq <= seq), default=0)
+        return self._deciding.get(version)
+
+    @property
+    def all_deciding(self) -> tuple[TransferCoordinator, ...]:
+        """What decides the transfers of collectives that may be under way."""
+        return tuple(self._deciding.values())
+
+    def _forget(self, versions: list[int]) -> None:
+        for version in versions:
             del self.retained[version]
             del self._acked[version]
-        return gone
+            self._deciding.pop(version, None)
 
-    def version_of(self, seq: int) -> int:
-        """The retained policy under which a collective runs, else 0."""
-        return max((v for v, policy in self.retained.items() if policy.from_seq <= seq), default=0)
+
+def superseded(policies: Mapping[int, Policy]) -> list[int]:
+    """The versions that a newer one replaces from their first collective on, so that none begins under them.
+
+    Both ends may forget these at once: a policy is issued for collectives that nobody may begin yet.
+    """
+    found: list[int] = []
+    taken: int | None = None
+    for version in sorted(policies, reverse=True):
+        first = policies[version].from_seq
+        if taken is not None and first >= taken:
+            found.append(version)
+        else:
+            taken = first
+    return found

@@ -31,6 +31,7 @@ from dataclasses import replace
 
 from agents.sync.actions import Complete, Failed, SendControl, SiteAction, Waiting
 from agents.sync.collective import CollectiveAtSite, Source
+from agents.sync.installed import InstalledPolicies
 from agents.sync.messages import (
     Abort,
     Announce,
@@ -78,11 +79,8 @@ class SiteMachine:
         self._completed_above: set[int] = set()
         self._open: dict[int, CollectiveAtSite] = {}
         self._held: dict[int, dict[tuple[int, int, Direction], ChunkMessage]] = {}
-        self._policies: dict[int, Policy] = {}
-        self._newest = 0
-        self._overtaken: set[int] = set()  # versions below the newest that are still to come
+        self._policies = InstalledPolicies(job, self._me, len(self.site_names))
         self._settled_version = self._announced = 0
-        self._retired_below = 0
         self._switched = 0  # the newest change of plan inside a collective that was made here
 
     # ---- inputs
@@ -162,12 +160,12 @@ class SiteMachine:
     @property
     def version(self) -> int:
         """The newest installed policy version; 0 before the first."""
-        return self._newest
+        return self._policies.newest
 
     @property
     def installed(self) -> tuple[int, ...]:
         """The policy versions that are kept."""
-        return tuple(sorted(self._policies))
+        return self._policies.versions
 
     def started(self, seq: int) -> bool:
         """Whether collective `seq` runs here, or is over."""
@@ -235,7 +233,7 @@ class SiteMachine:
                     f"a release under policy {release.version} carries policy {release.policy.version}"
                 )
             self._install(release.policy, actions)
-        self._retired_below = max(self._retired_below, release.retired_below)
+        self._policies.retire(release.retired_below)
         self._drop_policies()
         if self._is_complete(seq):
             self._duplicates += 1
@@ -251,14 +249,14 @@ class SiteMachine:
                 )
             self._duplicates += 1
             return actions
-        self._start(collective, self._policy_of(release), actions)
+        self._start(collective, self._policies.of(release), actions)
         return actions
 
     def _on_announce(self, announce: Announce) -> list[SiteAction]:
         actions: list[SiteAction] = []
         if announce.policy is not None:
             self._install(announce.policy, actions)
-        self._retired_below = max(self._retired_below, announce.retired_below)
+        self._policies.retire(announce.retired_below)
         if announce.number > self._announced:
             self._announced = announce.number
             self.settled_below, self._settled_version = announce.below, announce.version
@@ -269,10 +267,9 @@ class SiteMachine:
     def _start_settled(self, actions: list[SiteAction]) -> None:
         """Start what has begun and needs no release, once no policy of it can be missing."""
         for collective in [c for c in self._open.values() if c.policy is None]:
-            if collective.seq >= self.settled_below or self._newest < self._settled_version or self._overtaken:
+            if collective.seq >= self.settled_below or not self._policies.has_all_up_to(self._settled_version):
                 return
-            versions = [v for v, policy in self._policies.items() if policy.from_seq <= collective.seq]
-            self._start(collective, self._policies[max(versions)], actions)
+            self._start(collective, self._policies.at(collective.seq), actions)
 
     def _start(self, collective: CollectiveAtSite, policy: Policy, actions: list[SiteAction]) -> None:
         collective.start(policy, actions)
@@ -324,33 +321,8 @@ class SiteMachine:
         return actions
 
     def _install(self, policy: Policy, actions: list[SiteAction]) -> None:
-        version = policy.version
-        if policy.n_sites != len(self.site_names):
-            n = len(self.site_names)
-            raise ProtocolError(f"policy {version} is for {policy.n_sites} sites, job {self.job} has {n}")
-        if version > self._newest or version in self._overtaken:
-            self._policies[version] = policy
-            self._overtaken.update(range(self._newest + 1, version))
-            self._overtaken.discard(version)
-            self._newest = max(self._newest, version)
-            actions.append(SendControl(PlanAck(self.job, self.site, version)))
-        elif self._policies.get(version, policy) != policy:
-            raise ProtocolError(f"{self._me} got two different policies of version {version}")
-
-    def _policy_of(self, release: Release) -> Policy:
-        policy = self._policies.get(release.version)
-        if policy is None:
-            installed = ", ".join(map(str, self.installed)) or "none"
-            raise ProtocolError(
-                f"{self._me} got the release of collective {release.seq} under policy {release.version}, "
-                f"which it does not have (installed: {installed})"
-            )
-        if policy.from_seq > release.seq:
-            raise ProtocolError(
-                f"collective {release.seq} is released under policy {policy.version}, "
-                f"which holds from collective {policy.from_seq} on"
-            )
-        return policy
+        if self._policies.install(policy):
+            actions.append(SendControl(PlanAck(self.job, self.site, policy.version)))
 
     # ---- endings
 
@@ -369,8 +341,7 @@ class SiteMachine:
     def _drop_policies(self) -> None:
         in_use = {c.policy.version for c in self._open.values() if c.policy is not None}
         in_use.update(*(collective.versions for collective in self._open.values()))
-        for version in [v for v in self._policies if v < self._retired_below and v not in in_use]:
-            del self._policies[version]
+        self._policies.drop(in_use)
 
     def _stop(self, cause: str) -> list[SiteAction]:
         self.aborted = cause

@@ -21,6 +21,7 @@ from agents.planning.base import NetworkView, Plan
 from agents.planning.registry import SchedulerSpec, get_scheduler, library_of
 from agents.sync.actions import Complete, CoordinatorAction, Deliver, Failed, Send, SendControl, SiteAction
 from agents.sync.coordinator_machine import CoordinatorMachine
+from agents.sync.history import PolicyHistory
 from agents.sync.messages import ToCoordinator, ToSite
 from agents.sync.payload import GhostPayload
 from agents.sync.site_machine import SiteMachine
@@ -96,8 +97,7 @@ class World:
         self.on_ready: Callable[[], None] | None = None
         self.policies: list[dict[str, Any]] = []
         self._why: Mapping[str, Any] = START
-        self._issued: list[dict[str, Any]] = []  # announced, and not in force yet
-        self._version = 0
+        self._history = PolicyHistory()
         self.measuring: Measuring | None = None
         self._down: frozenset[int] = frozenset()  # the links that are down, as the coordinator knows
         self._job = job
@@ -342,20 +342,7 @@ class World:
 
     def _coordinate(self, actions: Sequence[CoordinatorAction]) -> None:
         """Do what the coordinator asks for."""
-        policy = self.coordinator.policy
-        if policy is not None and policy.version != self._version:
-            self._version = policy.version
-            now = self.clock.now_ns
-            entry = {"version": policy.version, "from_seq": policy.from_seq, "issued_ns": now, **self._why}
-            switched = self.coordinator.switched
-            if switched is not None and switched[0] == policy.version:
-                _, seq, chunk = switched
-                self.policies.append(entry | {"from_seq": seq, "from_chunk": chunk, "monotonic_ns": now})
-            else:
-                # What a newer policy replaces before it began never comes into force.
-                self._issued = [e for e in self._issued if e["from_seq"] < policy.from_seq] + [entry]
-        while self._issued and self.coordinator.next_seq > self._issued[0]["from_seq"]:
-            self.policies.append({**self._issued.pop(0), "monotonic_ns": self.clock.now_ns})
+        self.policies += self._history.note(self.coordinator, self.clock.now_ns, self._why)
         for action in actions:
             self._to_site(action.dst, action.message)
         self._watch_leases()

@@ -22,6 +22,9 @@ STOP_NS = NOTICE_NS + 2 * MOST_DELAY_NS
 MOST_OPEN = 3
 # Three collectives may be open at a site and each has a policy of its own; older ones must have been dropped.
 MOST_POLICIES = 2 * MOST_OPEN
+# Announced ahead: besides, one for each collective that is settled and not begun.
+AHEAD = 2
+MOST_POLICIES_AHEAD = MOST_POLICIES + AHEAD
 # With a new plan inside, or two, for each of them.
 MOST_POLICIES_WITHIN = 4 * MOST_OPEN
 
@@ -40,8 +43,7 @@ class Job:
     versions  collective -> the policy version of its release
     full      sites with as many collectives open as may be
     planned   plans were given for the releases below this
-    most_policies  that a site may keep to the end; announced ones are as many as plans were made, and go when later
-              ones are in force: None
+    most_policies  that a site may keep to the end
     """
 
     name: str
@@ -55,7 +57,7 @@ class Job:
     dead: set[int] = field(default_factory=set)
     full: set[int] = field(default_factory=set)
     planned: int = 0
-    most_policies: int | None = MOST_POLICIES
+    most_policies: int = MOST_POLICIES
     policies: set[int] = field(default_factory=set)
     coordinator_dead: bool = False
 
@@ -113,7 +115,7 @@ def check_complete(job: Job) -> None:
                     raise TrialFailed(f"{name} got {arrived} of {wanted} elements of part {number} of {seq}")
         if machine.in_flight or machine.held:
             raise TrialFailed(f"{name} still keeps {machine.in_flight} open and {machine.held} chunks held")
-        if job.most_policies is not None and len(machine.installed) > job.most_policies:
+        if len(machine.installed) > job.most_policies:
             raise TrialFailed(f"{name} keeps the policies {machine.installed}")
         if machine.aborted is not None:
             raise TrialFailed(f"{name} stopped although nothing failed: {machine.aborted}")

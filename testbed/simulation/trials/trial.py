@@ -20,7 +20,9 @@ from testbed.simulation.clock import SECOND, VirtualClock
 from testbed.simulation.trials.carriage import MS, Carriage
 from testbed.simulation.trials.plans import PLANNERS, MeasuredPlans, Planner, RandomPlans
 from testbed.simulation.trials.promises import (
+    AHEAD,
     MOST_OPEN,
+    MOST_POLICIES_AHEAD,
     MOST_POLICIES_WITHIN,
     NOTICE_NS,
     STOP_NS,
@@ -60,7 +62,7 @@ Mode = Callable[[CoordinatorMachine], list[CoordinatorAction]]
 """How policies come into force: what is asked of a new coordinator."""
 MODES: dict[str, Mode] = {
     "barrier": lambda coordinator: [],
-    "announced": lambda coordinator: coordinator.announce_ahead(2),
+    "announced": lambda coordinator: coordinator.announce_ahead(AHEAD),
 }
 
 
@@ -173,8 +175,8 @@ class _Trial:
 
     def _start(self, job: Job) -> None:
         self._to_sites(job, self.mode(job.coordinator))
-        if self.mode is not MODES["barrier"]:
-            job.most_policies = None
+        if self.mode is MODES["announced"]:
+            job.most_policies = MOST_POLICIES_AHEAD
         self._plans[job.name].begin()
         for site in range(self.n):
             self.clock.after(self.rng.randrange(20 * MS), partial(self._begin_next, job, site))

@@ -152,7 +152,8 @@ class World:
         self.failed: list[dict[int, str]] = [{} for _ in range(self.n)]
         self.depths = [self.rng.randint(1, self.options.depth) for _ in range(self.n)]
         self.lost: set[int] = set()
-        self.most_installed = 0
+        self.most_installed = self.most_retained = 0
+        self.given: list[dict[int, Any]] = [{} for _ in range(self.n)]  # policies that came to a site, by version
         self.steps = 0
         self.transfers = 0
         self.versions: dict[int, set[int]] = {}
@@ -322,6 +323,8 @@ class World:
             for action in self.coordinator.on_message(message):  # type: ignore[arg-type]
                 self._post((COORDINATOR, action.dst), action.message)
         else:
+            if (policy := getattr(message, "policy", None)) is not None:
+                self.given[dst].setdefault(policy.version, policy)
             self.execute(dst, self.sites[dst].on_message(message))  # type: ignore[arg-type]
 
     def _lose_a_site(self) -> None:
@@ -347,7 +350,7 @@ class World:
                 case Send(dst, message, path, _):
                     self.early += message.seq >= self.coordinator.next_seq
                     self.versions.setdefault(message.seq, set()).add(message.version)
-                    policy = self.sites[site]._policies[message.version]
+                    policy = self.given[site][message.version]
                     assert path == policy.hop_paths[site, dst]
                     payload = message.payload
                     sent = payload.array.tobytes() if isinstance(payload, ArrayPayload) else b""
@@ -367,6 +370,7 @@ class World:
                     assert seq not in self.failed[site]
                     self.failed[site][seq] = cause
         self.most_installed = max(self.most_installed, len(self.sites[site].installed))
+        self.most_retained = max(self.most_retained, len(self.coordinator.retained))
 
     def _delivered(self, site: int, seq: int, chunk: Chunk, payload: Payload) -> None:
         assert seq not in self.completed[site]

@@ -152,6 +152,21 @@ def test_policies_retire_when_all_have_the_next_and_nothing_old_is_open() -> Non
         machine.on_message(PlanAck("job", 0, 3))
 
 
+def test_plans_that_change_while_nothing_moves_are_not_piled_up() -> None:
+    machine = started(None)
+    machine.announce_ahead(2)
+    for number in range(1000):
+        actions = machine.set_plan((PLAN_A, PLAN_B)[number % 2], 10)
+        assert all(isinstance(action.message, Announce) for action in actions)
+    # Two collectives are settled under the first; only what comes after them can be planned anew.
+    assert machine.version == 1000 and machine.retained == (1, 1000)
+    for site in range(3):
+        machine.on_message(ready(site, 0))
+    for number in range(1000):
+        machine.set_plan((PLAN_A, PLAN_B)[number % 2], 10)
+    assert machine.version == 2000 and machine.retained == (1, 1000, 2000)
+
+
 def test_an_open_collective_keeps_its_policy() -> None:
     machine = started()
     all_ready(machine, 0)

@@ -128,6 +128,19 @@ def test_old_policies_are_dropped_while_plans_keep_changing() -> None:
         assert len(it.coordinator.retained) <= 8
 
 
+@pytest.mark.parametrize("overtake", [0.0, 0.5])
+def test_policies_announced_ahead_are_few_however_many_plans_are_made(overtake: float) -> None:
+    """At most one for each collective that is not behind all sites: those that can never be in force go at once."""
+    for seed in range(6):
+        specs = [allreduce(9, "float32") for _ in range(60)]
+        options = Options(ghosts=True, depth=2, replan=2.0, ahead=2, overtake=overtake)
+        it = World(random.Random(seed), 4, specs, 2, options)
+        it.run()
+        it.check_finished()
+        assert it.coordinator.version > 200, "plans did change, several times a collective"
+        assert it.most_installed <= 8 and it.most_retained <= 8
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     runs = []
     for _ in range(2):

@@ -10,7 +10,7 @@ import pytest
 from agents.planning.base import Plan, Tree
 from agents.sync import spec as collectives
 from agents.sync.actions import Complete, Deliver, Failed, Send, SendControl, SiteAction
-from agents.sync.messages import Abort, ChunkMessage, PlanAck, ProtocolError, Ready, Release
+from agents.sync.messages import Abort, Announce, ChunkMessage, PlanAck, ProtocolError, Ready, Release
 from agents.sync.payload import ArrayPayload
 from agents.sync.policy import Policy
 from agents.sync.site_machine import SiteMachine, Source
@@ -249,6 +249,22 @@ def test_policies_are_dropped_when_retired_and_unused() -> None:
     machine.on_message(chunk(1, "down", 0, 0))
     assert machine.installed == (2,)
     assert machine.version == 2
+
+
+def test_policies_that_others_replace_before_they_begin_are_dropped_at_once() -> None:
+    machine, _ = released(2)
+    for version in range(2, 1000):
+        announced = Announce("job", 1, version, policy(version, from_seq=1), 0, version)
+        machine.on_message(announced)
+    assert machine.installed == (1, 999)  # collective 0 runs under the first
+    # One that was overtaken is acknowledged, and not kept either.
+    machine.on_message(Announce("job", 1, 1001, policy(1001, from_seq=1), 0, 1001))
+    actions = machine.on_message(Announce("job", 1, 1000, policy(1000, from_seq=1), 0, 1000))
+    assert actions == [SendControl(PlanAck("job", 2, 1000))]
+    assert machine.installed == (1, 1001) and machine.version == 1001
+    machine.begin(1, TWO, giving(1, 2))
+    machine.on_message(Announce("job", 2, 1001, None, 0, 1002))
+    assert machine._open[1].policy is not None and machine._open[1].policy.version == 1001
 
 
 # ---- what no correct peer sends

@@ -12,6 +12,7 @@ from agents.planning.tsengine import TsEngine
 from agents.sync.actions import Send, SendControl, SendToSite, SiteAction
 from agents.sync.coordinator_machine import CoordinatorMachine
 from agents.sync.messages import (
+    Announce,
     ChunkMessage,
     ProtocolError,
     Ready,
@@ -74,6 +75,9 @@ def test_a_site_promises_its_window_and_keeps_to_it() -> None:
     assert sent(site.chunk(1, "down", 1)) == [(3, 1)]
     assert sent(site.chunk(2, "down", 1)) == [(4, 2)]
     assert site.machine.installed == (1, 2)
+    # One that is announced from the next collective on replaces both, which this one still needs.
+    site.machine.on_message(Announce("job", 1, 3, Policy(3, 1, plan(root=1), 10), 0, 1))
+    assert site.machine.installed == (1, 2, 3)
 
 
 def test_the_rest_is_cut_anew_and_everything_arrives() -> None:

@@ -205,6 +205,7 @@ class Coordinator:
         if scheduler is None and found.machine.policy is None:
             raise UsageError(f"segment {segment.get('label')} of job {job} names no scheduler, and none is in use")
         watch = self._watch(found, options)
+        found.ready_times.forget()
         before, spent = found.machine.version, self._control.read()
         plan = None
         if scheduler is not None:
@@ -308,7 +309,7 @@ class Coordinator:
 
     def _view(self, job: CoordinatedJob, rates: Mapping[tuple[int, int], float]) -> NetworkView:
         view = network_view(self.config, rates, job.description.members, self.now)
-        return replace(view, ready_s=job.ready_s)
+        return replace(view, ready_s=job.ready_times.seconds)
 
     async def _plan(self, job: CoordinatedJob, scheduler: str | Mapping[str, Any], view: NetworkView) -> Plan:
         """In a thread: planning a large network takes seconds, and the barrier must not wait for it."""

@@ -16,6 +16,7 @@ from agents.job_spec import Options
 from agents.network_watch import NetworkWatch
 from agents.options import AuxiliaryOptions, AwarenessOptions, Failures, PolicyOptions
 from agents.planning.base import Plan
+from agents.ready_times import ReadyTimes
 from agents.sync.actions import CoordinatorAction
 from agents.sync.coordinator_machine import CoordinatorMachine
 from agents.sync.history import PolicyHistory
@@ -65,9 +66,7 @@ class CoordinatedJob:
         self._history = PolicyHistory()
         self._why: dict[str, Any] = {}
         self._within = False  # new plans hold for the collective under way as well
-        self.ready_s: tuple[float, ...] = ()
-        self._ready_seq = -1
-        self._ready_at: dict[int, float] = {}
+        self.ready_times = ReadyTimes(len(description.members))
         self._every = 0  # plan anew after so many collectives
         self._planned_at = 0
         self._chunk_elements = self._elements = chunk_elements
@@ -227,21 +226,10 @@ class CoordinatedJob:
             self.abort(f"coordinator: {error}")
             return
         if isinstance(message, Ready) and self.failure is None:
-            self._note_ready(message)
+            self.ready_times.heard(message, time.monotonic())
             self._plan_in_turn()
             if self.left:
                 self._check_left(message.seq)
-
-    def _note_ready(self, message: Ready) -> None:
-        """What a planner may want to know: how long after the first each site had its gradients the last time."""
-        if not message.summary.startswith("allreduce"):
-            return
-        if message.seq != self._ready_seq:
-            self._ready_seq, self._ready_at = message.seq, {}
-        self._ready_at[message.site] = time.monotonic()
-        if len(self._ready_at) == len(self.description.members):
-            first = min(self._ready_at.values())
-            self.ready_s = tuple(at - first for _, at in sorted(self._ready_at.items()))
 
     def _plan_in_turn(self) -> None:
         if self._every and self._running and self.machine.next_seq >= self._planned_at + self._every:

@@ -18,6 +18,7 @@ from agents.job import JobDescription
 from agents.link_state import NetworkNow
 from agents.options import AuxiliaryOptions, AwarenessOptions, Failures
 from agents.planning.base import NetworkView, Plan
+from agents.rate_matrix import Rates
 from agents.replanning import Replanner
 from agents.site_network import SiteNetwork
 from agents.timers import Timer, Timers
@@ -112,17 +113,25 @@ class Measuring:
     network     as declared, with all its paths
     lanes       what the sites send over
     control_ns  one way between each site and the coordinator
+    foreseen    adds to a view what is known of the job
     now         the network without the links that are down, as the coordinator knows it
     """
 
     def __init__(
-        self, job: str, network: DeclaredNetwork, lanes: Lanes, clock: VirtualClock, control_ns: Sequence[int]
+        self,
+        job: str,
+        network: DeclaredNetwork,
+        lanes: Lanes,
+        clock: VirtualClock,
+        control_ns: Sequence[int],
+        foreseen: Callable[[NetworkView], NetworkView],
     ) -> None:
         names = network.topology.site_names
         self.network = network
         self.lanes = lanes
         self._clock = clock
         self._control_ns = control_ns
+        self._foreseen = foreseen
         self.now = NetworkNow(network)
         self._timers: Timers = VirtualTimers(clock)
         self._members = tuple(range(len(names)))
@@ -156,7 +165,7 @@ class Measuring:
             network=self.network,
             members=self._members,
             declared=declared,
-            view=lambda rates: network_view(self.network, rates, self._members, self.now),
+            view=self._view,
         )
         replanner.links_changed(self.now.down)
         segment = self._segment = _Segment(replanner, plan, use_plan, failures)
@@ -192,6 +201,9 @@ class Measuring:
             chunks=sum(n for site in self.sites for n in site.chunks.values()),
             auxiliary_chunks=sum(n for site in self.sites for way, n in site.chunks.items() if way[2]),
         )
+
+    def _view(self, rates: Rates) -> NetworkView:
+        return self._foreseen(network_view(self.network, rates, self._members, self.now))
 
     def links_changed(self, down: Iterable[int]) -> None:
         """The coordinator has the controller's word: these links are down now, by index."""
@@ -237,7 +249,7 @@ class Measuring:
 
         self._check_due = self._timers.call_later(replanner.awareness.check_period_s, check)
 
-    def _offer(self, replanner: Replanner, rates: Any) -> None:
+    def _offer(self, replanner: Replanner, rates: Rates) -> None:
         detours = replanner.detours(rates)
         if detours is None:
             return

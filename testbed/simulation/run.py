@@ -179,7 +179,7 @@ class SimulatedRun:
             return
         self._draws += 1
         planner = get_scheduler(segment.scheduler, self._experiment.topology.site_names)
-        plan = planner.plan(replace(self.world.view(), draw=self._draws))
+        plan = planner.plan(replace(self.world.foreseen(self.world.view()), draw=self._draws))
         self._use(segment, plan, {"reason": "every"})
 
     def _note_changes(self, rows: list[dict[str, Any]]) -> None:

@@ -19,10 +19,11 @@ from typing import Any
 from agents.declared_network import DeclaredNetwork
 from agents.planning.base import NetworkView, Plan
 from agents.planning.registry import SchedulerSpec, get_scheduler, library_of
+from agents.ready_times import ReadyTimes
 from agents.sync.actions import Complete, CoordinatorAction, Deliver, Failed, Send, SendControl, SiteAction
 from agents.sync.coordinator_machine import CoordinatorMachine
 from agents.sync.history import PolicyHistory
-from agents.sync.messages import ToCoordinator, ToSite
+from agents.sync.messages import Ready, ToCoordinator, ToSite
 from agents.sync.payload import GhostPayload
 from agents.sync.site_machine import SiteMachine
 from agents.sync.spec import CollectiveSpec, item_size, site_mask
@@ -58,6 +59,7 @@ class World:
     failures     (site, sequence number, cause) of every failed collective
     policies     version, first collective and times of every policy that came into force, and why
     measuring    what times chunks and plans anew, where that is asked for
+    ready_times  when sites had their gradients, as the coordinator has heard
     on_complete  called with (site, sequence number) when a collective is complete at a site
     on_ready     called when the coordinator has heard of one more collective for which all sites are ready
     """
@@ -89,6 +91,7 @@ class World:
         self.coordinator = CoordinatorMachine(job, topology.site_names, clock=lambda: self.clock.now_ns / SECOND)
         self._lease_ns: int | None = None  # when the coordinator is called for the leases of transfers
         self.sites = [SiteMachine(job, k, topology.site_names) for k in range(self.n)]
+        self.ready_times = ReadyTimes(self.n)
         self._control_ns = control_delays(topology, self.underlay, options.control_delay_ns, coordinator)
         self.records: list[CollectiveRecord] = []
         self.oldest_open = 0
@@ -119,6 +122,10 @@ class World:
         """The network as a scheduler with perfect knowledge sees it."""
         return self._view
 
+    def foreseen(self, view: NetworkView) -> NetworkView:
+        """The same, with when sites had their gradients the last time."""
+        return replace(view, ready_s=self.ready_times.seconds)
+
     def _over_older_routes(self) -> NetworkView:
         pairs = permutations(range(self.n), 2)
         primary = {pair: self.underlay.path(*pair, 0) for pair in pairs}
@@ -133,6 +140,7 @@ class World:
 
     def settle_anew(self) -> None:
         """Nothing is settled that has not begun, the sites being at rest, and the barrier holds again."""
+        self.ready_times.forget()
         for action in self.coordinator.settle_anew():
             # Agents hear of it before their workers begin anything else.
             self._execute(action.dst, self.sites[action.dst].on_message(action.message))
@@ -162,7 +170,9 @@ class World:
         if not self._whole:
             raise UsageError("this world knows only primary paths", hint="make it with whole=True")
         if self.measuring is None:
-            self.measuring = Measuring(self._job, self.declared, self.lanes, self.clock, self._control_ns)
+            self.measuring = Measuring(
+                self._job, self.declared, self.lanes, self.clock, self._control_ns, self.foreseen
+            )
             if self._down:
                 self.measuring.links_changed(self._down)
         return self.measuring
@@ -335,6 +345,8 @@ class World:
         def arrive() -> None:
             before = self.coordinator.next_seq
             self._coordinate(self.coordinator.on_message(message))
+            if isinstance(message, Ready):
+                self.ready_times.heard(message, self.clock.now_ns / SECOND)
             if self.on_ready is not None and self.coordinator.next_seq > before:
                 self.on_ready()
 

@@ -13,6 +13,7 @@ from agents.job import JobDescription
 from agents.planning.base import NetworkView
 from agents.planning.greedw import aggregation_time, costs_of
 from agents.planning.registry import get_scheduler
+from agents.ready_times import ReadyTimes
 from agents.sync.messages import Ready, control_to_dict
 from agents.sync.spec import CollectiveSpec, allreduce, barrier
 
@@ -37,14 +38,34 @@ def test_ready_times_are_those_of_the_last_all_reduce(monkeypatch: pytest.Monkey
 
         for site, at in ((1, 10.0), (0, 10.5)):
             ready(site, 0, allreduce(5000), at)
-        assert job.ready_s == (), "not all are known"
+        assert job.ready_times.seconds == (), "not all are known"
         ready(2, 0, allreduce(5000), 14.0)
-        assert job.ready_s == (0.5, 0.0, 4.0)
+        assert job.ready_times.seconds == (0.5, 0.0, 4.0)
         for site, at in ((0, 20.0), (1, 21.0), (2, 22.0)):
             ready(site, 1, barrier(), at)
-        assert job.ready_s == (0.5, 0.0, 4.0), "a barrier says nothing of gradients"
+        assert job.ready_times.seconds == (0.5, 0.0, 4.0), "a barrier says nothing of gradients"
 
     asyncio.run(play())
+
+
+def test_collectives_under_way_together_do_not_hide_each_other() -> None:
+    """As buckets do: a site is ready for the next one before another is ready for the first."""
+    times = ReadyTimes(2)
+
+    def ready(site: int, seq: int, at: float) -> None:
+        spec = allreduce(5000)
+        times.heard(Ready("j", site, seq, spec.digest, spec.summary, 0), at)
+
+    for site, seq, at in ((0, 0, 1.0), (0, 1, 2.0), (1, 0, 4.0)):
+        ready(site, seq, at)
+    assert times.seconds == (0.0, 3.0)
+    ready(1, 1, 4.5)
+    assert times.seconds == (0.0, 2.5)
+    ready(1, 0, 9.0)
+    ready(0, 0, 9.0)
+    assert times.seconds == (0.0, 2.5), "what is repeated is no news"
+    times.forget()
+    assert times.seconds == ()
 
 
 def test_greedw_sums_the_others_while_a_late_site_computes() -> None:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -227,6 +227,36 @@ def test_a_turn_begins_under_its_own_policy_whatever_was_settled_in_the_one_befo
     ]
     first = [p["from_seq"] for p in followed[0]["policies"]]
     assert first == sorted(set(first)), "a policy that was replaced before it began is not among them"
+
+
+@pytest.mark.parametrize("measured", ["", "auxiliary: threshold"])
+def test_greedw_hears_which_site_was_late_and_sums_the_others_meanwhile(tmp_path: Path, measured: str) -> None:
+    """Five sites, each joined to each, 19.4 s a transfer; dc3 computes for 50 s and the others for a tenth of one.
+
+    While dc3 computes the others' sum is made, so what is left is dc3's transfer, and one that brings the result: two
+    instead of four.
+    """
+    names = [f"dc{k}" for k in range(1, 6)]
+    links = [{"endpoints": ends, "rate": "100mbit"} for ends in combinations(names, 2)]
+    topology = tmp_path / "mesh.yaml"
+    topology.write_text(json.dumps({"name": "mesh", "sites": {name: {} for name in names}, "links": links}))
+    text = f"""
+name: late
+topology: {topology}
+training:
+  model: tensor-57029322
+  iterations: 3
+  chunk_elements: 57029322
+  compute: {{mean: 100ms, sites: {{dc3: 50s}}}}
+schedulers: [greedw, {{name: greedw, label: deaf, policy: {{every: 0}}}}]
+{measured}
+"""
+    run_experiment(experiment_from_text(text), tmp_path / "run")
+    iterations = read_run(tmp_path / "run").iterations
+    heard, deaf = ([i.synchronisation_s for i in iterations[label]] for label in ("greedw", "deaf"))
+    transfer_s = 32 * 57_029_322 / 94e6
+    assert deaf == [pytest.approx(4 * transfer_s, rel=1e-3)] * 3
+    assert heard == [pytest.approx(n * transfer_s, rel=1e-3) for n in (4, 4, 2)], "it was late once, then it is known"
 
 
 def test_decided_transfers_are_logged_and_counted(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ Writes the tables of docs/results.md between `<!-- NAME -->` and `<!-- /NAME -->
   without its run-ahead window as well, which by itself keeps most of what another order would lose.
 - `dynamic`: each draw is the published process with a seed of its own (1 to 30), all rates drawn anew every
   180 s; synchronisations follow each other until 720 s are over. Planned schedulers are shown twice: with
-  the plan for the first epoch's rates, kept, and with a new plan for the rates of the moment each time.
+  the plan for the first epoch's rates, kept, and with a new plan for the rates of the moment each time; two of
+  them also with a new plan inside the synchronisation that is under way when the rates change.
 - `routes`: the second epoch of each of these seeds, planned for its rates: once over the routes between sites
   that are fastest in it, and once over those of the first epoch, as in `dynamic`.
 """
@@ -23,15 +24,17 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
 from tables import table, write_table
 
-from agents.planning.base import NetworkView
+from agents.planning.base import NetworkView, Plan
 from agents.planning.registry import SchedulerSpec, get_scheduler, scheduler_names
 from agents.sync.spec import allreduce
 from testbed.simulation.bounds import bound
+from testbed.simulation.changing import RateHistory
 from testbed.simulation.comparison import ALEXNET, BYTES_PER_ELEMENT
 from testbed.simulation.world import REALISTIC, SECOND, World
 from topologies.dynamics import NETSTORM_ORDER, Dynamics, netstorm_rates
@@ -52,11 +55,13 @@ BASE = "netstorm"
 
 @dataclass(frozen=True)
 class Case:
-    """A row: a scheduler, planned anew at each synchronisation or once."""
+    """A row: a scheduler, planned once, anew at each synchronisation, or within it too as soon as rates change."""
 
     shown: str
     scheduler: SchedulerSpec
     anew: bool = False
+    within: bool = False
+    chunk: int = COARSE
 
 
 def drawn(epoch: int, seed: int) -> Topology:
@@ -93,23 +98,43 @@ def static_seconds(topology: Topology, scheduler: SchedulerSpec, chunk: int, rou
     return fmean(synchronise(world) for _ in range(rounds))
 
 
-def dynamic_seconds(case: Case, seed: int) -> float:
-    """Mean of the synchronisations that begin within the window."""
+def dynamic_seconds(case: Case, seed: int, history: RateHistory) -> tuple[float, float]:
+    """Means over the synchronisations that begin within the window: seconds, and the least that was possible."""
     topology = drawn(0, seed)
     world = World(topology, options=REALISTIC)
-    world.use(case.scheduler, COARSE)
+    world.use(case.scheduler, case.chunk)
     dynamics = Dynamics.model_validate({"kind": "netstorm", "every": f"{EPOCH_S:g}s", "seed": seed})
     world.follow(dynamics.changes(topology, until_s=2 * WINDOW_S))
     pairs = [(u, v) for u in range(world.n) for v in range(world.n) if u != v]
     primary = {pair: world.underlay.path(*pair, 0) for pair in pairs}
+    def plan(epoch: int) -> Plan:
+        rates = {arc: mbps * 1e6 for arc, mbps in rates_of(epoch, seed).items()}
+        view = NetworkView(world.n, rates, topology.site_names, primary=primary)
+        return get_scheduler(case.scheduler, topology.site_names).plan(view)
+
+    def plan_within(epoch: int) -> None:
+        world.replan_within(world.coordinator.next_seq - 1, plan(epoch), case.chunk)
+
+    if case.within:
+        for epoch in range(1, int(2 * WINDOW_S / EPOCH_S)):
+            world.clock.at(round(epoch * EPOCH_S * SECOND), partial(plan_within, epoch))
     times: list[float] = []
+    least: list[float] = []
     while (now_s := world.clock.now_ns / SECOND) < WINDOW_S:
         if case.anew and times:
-            rates = {arc: mbps * 1e6 for arc, mbps in rates_of(int(now_s // EPOCH_S), seed).items()}
-            view = NetworkView(world.n, rates, topology.site_names, primary=primary)
-            world.use_plan(get_scheduler(case.scheduler, topology.site_names).plan(view), COARSE)
+            world.use_plan(plan(int(now_s // EPOCH_S)), case.chunk)
         times.append(synchronise(world))
-    return fmean(times)
+        least.append(history.least_seconds(BYTES_PER_ELEMENT * ALEXNET, now_s) or 0.0)
+    return fmean(times), fmean(least)
+
+
+def history_of(seed: int) -> RateHistory:
+    """The rates of one process, without the headers that payload leaves room for."""
+    epochs = [
+        {arc: mbps * 1e6 for arc, mbps in rates_of(epoch, seed).items()}
+        for epoch in range(int(2 * WINDOW_S / EPOCH_S))
+    ]
+    return RateHistory(epochs[0], [(k * EPOCH_S, rates) for k, rates in enumerate(epochs) if k])
 
 
 def static(draws: int) -> str:
@@ -196,14 +221,22 @@ def dynamic(draws: int) -> str:
         # These two take no notice of rates, and that one notices by itself.
         if name not in ("star-first", "star-all", "mlnet", "ring", "tsengine"):
             cases.append(Case(f"{name}, planned anew", name, anew=True))
+    for name in (BASE, "packing"):
+        cases.append(Case(f"{name}, within too", name, anew=True, within=True))
+        cases.append(Case(f"{name}, within too, chunks of {FINE:,}", name, anew=True, within=True, chunk=FINE))
+    histories = {seed: history_of(seed) for seed in seeds}
     found: dict[str, list[float]] = {}
+    over: dict[str, float] = {}
     for case in cases:
         say(f"dynamic: {case.shown}")
-        found[case.shown] = [dynamic_seconds(case, seed) for seed in seeds]
+        pairs = [dynamic_seconds(case, seed, histories[seed]) for seed in seeds]
+        found[case.shown] = [seconds for seconds, _ in pairs]
+        over[case.shown] = fmean(seconds / least for seconds, least in pairs)
     rows = [
         [
             case.shown,
             spread(found[case.shown], 1),
+            f"{over[case.shown]:.2f}",
             ratio(found, case.shown, f"{BASE}, planned anew"),
             ratio(found, case.shown, BASE),
             PUBLISHED_DYNAMIC.get(case.shown, ""),
@@ -213,6 +246,7 @@ def dynamic(draws: int) -> str:
     columns = (
         "scheduler",
         "seconds",
+        "x bound",
         "over netstorm planned anew",
         "over netstorm's first plan",
         "published",

@@ -105,7 +105,7 @@ class SegmentRow(_Row):
 
     `elements` is what every worker hands over each iteration. Times are nanoseconds of the run's one
     monotonic clock. `plan` is the scheduler's plan in the form that `testbed plan --format json` prints; None
-    where the scheduler decides per transfer.
+    where the scheduler decides per transfer. With `overlap` gradients are handed over before the last is ready.
     """
 
     label: str
@@ -118,6 +118,7 @@ class SegmentRow(_Row):
     started_ns: int | None = None
     finished_ns: int | None = None
     plan: dict[str, Any] | None = None
+    overlap: bool = False
 
 
 class FailureRow(_Row):

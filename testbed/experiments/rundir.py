@@ -97,6 +97,7 @@ class RunDirectory:
                     repeat=segment.repeat,
                     iterations=segment.iterations,
                     warmup=segment.warmup,
+                    overlap=segment.overlap,
                 )
                 for segment in experiment.segments
             ),

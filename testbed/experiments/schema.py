@@ -158,7 +158,7 @@ class SchedulerEntry(_Strict):
 
     `iterations` overrides the training's, the first `warmup` of them are not counted.
     `label` is how it is shown; without it the scheduler's own name. `awareness`, `auxiliary` and `policy`
-    replace the experiment's, `batches` the training's.
+    replace the experiment's, `batches` and `overlap` the training's.
     """
 
     name: str
@@ -167,6 +167,7 @@ class SchedulerEntry(_Strict):
     auxiliary: AuxiliaryOptions | None = None
     policy: PolicyOptions | None = None
     batches: Literal["equal", "split"] | None = None
+    overlap: bool | None = None
     iterations: int | None = Field(default=None, ge=1, le=1_000_000)
     warmup: int = Field(default=0, ge=0)
     label: str | None = None

@@ -48,6 +48,7 @@ class Segment:
     `elements` is what every worker hands over each iteration. A `tensor-` model of several sizes gives one
     segment a size, shown as `netstorm/2000000`. `library` is what exchanges gradients instead of the agents, such as
     gloo; empty for their own schedulers. `batches` is `equal`, or `split` where the joint batch is divided by speed.
+    With `overlap` gradients are handed over while the backward pass still runs.
     """
 
     label: str
@@ -63,10 +64,18 @@ class Segment:
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     library: str = ""
     batches: str = "equal"
+    overlap: bool = False
+
+
+LAYERS = "leave it out, or train a model that has layers, such as mlp-2m"
+
+
+def no_backward(model: str) -> str:
+    return f"model {model} has no backward pass that gradients could overlap with"
 
 
 _OF_SEGMENTS = ("awareness", "auxiliary", "policy")
-_TRAINING_OF_SEGMENTS = ("iterations", "batches")
+_TRAINING_OF_SEGMENTS = ("iterations", "batches", "overlap")
 
 
 @dataclass(frozen=True)
@@ -235,8 +244,8 @@ def _check(document: Document, spec: Experiment, topology: Topology, text: str) 
     if spec.training.overlap and spec.training.numpy_only:
         raise document.error(
             ("training", "overlap"),
-            f"model {spec.training.model} has no backward pass that gradients could overlap with",
-            hint="leave it out, or train a model that has layers, such as mlp-2m",
+            no_backward(spec.training.model),
+            hint=LAYERS,
         )
     scaled = topology if spec.scale == 1 else topology.scaled(spec.scale)
     _check_changes(document, spec, scaled)
@@ -314,6 +323,8 @@ def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> 
                 raise UsageError(
                     f"model {spec.training.model} has no batches to split", hint="write batches: equal"
                 )
+            if entry.overlap and spec.training.numpy_only:
+                raise UsageError(no_backward(spec.training.model), hint=LAYERS)
             if library := library_of(entry.scheduler):
                 _check_library(library, entry, spec, topology)
         except (UsageError, CannotHonourError) as error:
@@ -347,6 +358,7 @@ def _plan_segments(document: Document, spec: Experiment, topology: Topology) -> 
                         auxiliary=AuxiliaryOptions() if library else entry.auxiliary or spec.auxiliary,
                         policy=PolicyOptions() if library else _policy_of(entry, spec),
                         batches=entry.batches or spec.training.batches,
+                        overlap=spec.training.overlap if entry.overlap is None else entry.overlap,
                         library=library,
                     )
                 )

@@ -45,8 +45,6 @@ def bounds_of(run: Measurements) -> Callable[[Sequence[Iteration], int], float |
 
 def _history(run: Measurements) -> RateHistory | None:
     """The rates of a run's links; None where fewer than two sites have any, or there is nothing to be bound."""
-    if run.manifest.experiment.get("training", {}).get("overlap"):
-        return None
     # Imported here: the linear programme's library takes longer to load than most reports take.
     from testbed.simulation.changing import RateHistory
 

@@ -47,7 +47,7 @@ class SchedulerResult:
     one, warm-up or not: it includes the set-up of connections after the switch of schedulers, and their
     slow start. `speedup` is the first scheduler's mean synchronisation time over this one's, of those
     that hand over as many elements; `bound_s` is what no scheduler can beat, on links that change the mean
-    over its synchronisations.
+    over its synchronisations; None with `overlap`, where the time begins to count when most has been sent.
     `parameters_agree` is None where workers report no digest. `sums_checked` is whether every worker compared
     every element of every sum and the run ended well; None for models that are trained. `time_to_accuracy` is over
     the repeats that reached the run's `accuracy_target`, `reached` of them; None where nothing measured it.
@@ -82,6 +82,12 @@ class SchedulerResult:
     reached: int = 0
     idle: Summary | None = None
     idle_of: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def head_start(self) -> float:
+        """How much of the bound may have passed, in the mean, between a first worker's last gradient and the last's,
+        when the time begins to count."""
+        return max(self.idle_of.values(), default=0.0) / self.bound_s if self.bound_s else 0.0
 
     @property
     def bound_multiple_interval(self) -> tuple[float, float] | None:
@@ -144,8 +150,7 @@ def summarise_run(
             _relate(
                 scheduler,
                 baselines[scheduler.elements],
-                bound
-                and bound(_measured(measurements, scheduler.scheduler), scheduler.elements * FLOAT_BYTES),
+                _bound_of(scheduler, measurements, bound),
             )
             for scheduler in schedulers
         ),
@@ -157,15 +162,22 @@ def summarise_run(
     )
 
 
-def _measured(measurements: Measurements, scheduler: str) -> list[Iteration]:
-    """The synchronisations that count."""
-    return [
+def _bound_of(
+    result: SchedulerResult,
+    measurements: Measurements,
+    bound: Callable[[Sequence[Iteration], int], float | None] | None,
+) -> float | None:
+    segments = [s for s in measurements.manifest.segments if s.scheduler == result.scheduler]
+    # With overlap most has been sent when the time of a synchronisation begins to count.
+    if bound is None or any(segment.overlap for segment in segments):
+        return None
+    counted = [
         iteration
-        for segment in measurements.manifest.segments
-        if segment.scheduler == scheduler
+        for segment in segments
         for iteration in measurements.iterations.get(segment.label, ())
         if not iteration.warmup and iteration.synchronisation_s is not None
     ]
+    return bound(counted, result.elements * FLOAT_BYTES)
 
 
 def _mean_synchronisation(result: SchedulerResult) -> float | None:

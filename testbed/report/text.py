@@ -31,6 +31,8 @@ _STATUS_STYLE = {
     "running": "cyan",
 }
 BUSY_RATIO = 0.9
+HEAD_START = 0.1
+"""Of the bound; what less than it gives a scheduler is within the spread of its times."""
 """From here on workers and agents wait for processors often enough for times to show it."""
 
 SCHEDULER_COLUMNS = (
@@ -178,6 +180,14 @@ def _notes(result: RunResult) -> list[Text]:
             Text(
                 f"bound: {seconds(min(bounds))} to {seconds(max(bounds))} s, the mean over a scheduler's own "
                 "synchronisations, each at the rates that the links had while it went on"
+            )
+        )
+    early = [scheduler.scheduler for scheduler in result.schedulers if scheduler.head_start > HEAD_START]
+    if early:
+        notes.append(
+            Text(
+                f"x bound: workers were not ready together ({', '.join(early)}), and what the others send before the "
+                "last is ready does not count in its time, so that less than 1 is possible"
             )
         )
     if manifest.changed_by_hand:

@@ -117,7 +117,7 @@ class Iterations:
 def _handed_over(training: Training, segment: Segment) -> tuple[tuple[Handed, ...], tuple[Handed, ...]]:
     """What workers hand over in a segment's first iteration, and in each of the others."""
     at_once = ((1.0, allreduce(segment.elements)),)
-    if not training.overlap:
+    if not segment.overlap:
         return at_once, at_once
     buckets = fill_buckets(gradient_sizes(training.model), training.bucket_bytes)
     handed, done = [], 0

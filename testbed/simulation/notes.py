@@ -22,7 +22,7 @@ def fidelity(experiment: LoadedExperiment, options: WorldOptions) -> FidelityRow
     ]
     if experiment.spec.training.compute.real:
         reasons.append("computation counts as no time, because the experiment declares none")
-    if experiment.spec.training.overlap:
+    if any(segment.overlap for segment in experiment.segments):
         reasons.append("a third of a declared compute time is the forward pass, the rest goes by parameters")
     limited = sum(site.cpu is not None for site in experiment.topology.sites.values())
     if limited:

@@ -190,3 +190,6 @@ def test_overlap_needs_a_backward_pass(world: str) -> None:
     with pytest.raises(InvalidFileError, match=r"training\.overlap: model tensor-1k has no backward pass"):
         experiment_from_text(text + "training: {model: tensor-1k, overlap: true}\n")
     assert experiment_from_text(text + "training: {model: mlp-1000, overlap: true}\n").spec.training.overlap
+    with pytest.raises(InvalidFileError, match=r"schedulers\[0\].*: model tensor-1k has no backward pass"):
+        entry = "[{name: star, overlap: true}]"
+        experiment_from_text(text.replace("[netstorm]", entry) + "training: {model: tensor-1k}\n")

@@ -426,6 +426,24 @@ def test_the_bound_is_that_of_the_rates_at_each_synchronisations_time(tmp_path: 
     assert without.schedulers[0].bound_s is None
 
 
+def test_what_is_sent_before_the_time_counts_is_told_beside_the_bound(tmp_path: Path) -> None:
+    rates = {"rate_bps": 100_000_000, "delay_s": 0.0, "jitter_s": 0.0, "loss_ratio": 0.0}
+    links = (
+        LinkRow(index=0, src="dc1", dst="dc2", **rates),
+        LinkRow(index=1, src="dc2", dst="dc1", **rates),
+    )
+    # dc2's worker is ready 1 s after the other in both iterations of star, those of netstorm are together.
+    result = summarise_run(read_run(write_run(tmp_path / "a", links=links)), bounds_of)
+    star, netstorm = result.schedulers
+    assert (star.head_start, netstorm.head_start) == (pytest.approx(1 / 0.32), 0.0)
+    assert "x bound: workers were not ready together (star-first), and" in shown(render_report(result))
+    manifest = read_run(tmp_path / "a").manifest
+    overlapped = tuple(s.model_copy(update={"overlap": s.scheduler == "netstorm"}) for s in manifest.segments)
+    result = summarise_run(read_run(write_run(tmp_path / "b", links=links, segments=overlapped)), bounds_of)
+    assert [scheduler.bound_s for scheduler in result.schedulers] == [0.32, None]
+    assert "bound: 0.320 s" in shown(render_report(result))
+
+
 def test_summary_of_a_known_sample() -> None:
     summary = summarise([1.0, 2.0, 3.0, 4.0])
     assert summary is not None

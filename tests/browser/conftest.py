@@ -76,7 +76,11 @@ def serve() -> Iterator[Callable[[Path | str], str]]:
     yield start
     for server in servers:
         server.terminate()
-        server.communicate(timeout=20)
+    for server in servers:
+        try:
+            server.communicate(timeout=30)
+        finally:
+            server.kill()
 
 
 @pytest.fixture(scope="session")

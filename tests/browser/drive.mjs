@@ -61,11 +61,15 @@ try {
     await page.keyboard.press(step);
     seen.steps.push({ key: step, ...await look() });
   }
-  if (asked.until) {
-    await page.waitForFunction((words) => document.body.innerText.includes(words), asked.until, { timeout: 60_000 });
-    seen.until_s = Date.now() / 1000;
-    seen.until = await look();
-    if (asked.shots) await page.screenshot({ path: join(asked.shots, `${asked.name}-until.png`), fullPage: true });
+  // What is to appear, one after the other; of each the moment and the page, and a file that tells whoever makes it so.
+  seen.untils = [];
+  for (const words of asked.untils ?? []) {
+    await page.waitForFunction((text) => document.body.innerText.includes(text), words, { timeout: 60_000 });
+    seen.untils.push({ at_s: Date.now() / 1000, ...await look() });
+    if (asked.opened) writeFileSync(`${asked.opened}-${seen.untils.length}`, "");
+  }
+  if (asked.untils && asked.shots) {
+    await page.screenshot({ path: join(asked.shots, `${asked.name}-until.png`), fullPage: true });
   }
   if (asked.axe) {
     const source = createRequire(import.meta.url).resolve("axe-core/axe.min.js");

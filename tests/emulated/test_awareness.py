@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agents.control import CoordinatorClient
 from testbed.api import Testbed
 from testbed.dashboard.live import LiveSource
+from testbed.emulation.waiting import wait_for
 from topologies import addressing
 
 pytestmark = pytest.mark.emulated
@@ -46,10 +47,19 @@ class Training:
         self.standing = standing
         self.names = list(standing.info.sites)
         self.client = CoordinatorClient(*standing.info.coordinator)
+        self.pids: dict[str, int] = {}
+        try:
+            self._begin(out, job)
+        except BaseException:
+            self.client.close()  # without its runner the job ends, and its workers with it
+            raise
+        self._pool = ThreadPoolExecutor(1)
+
+    def _begin(self, out: Path, job: dict[str, Any]) -> None:
+        standing = self.standing
         self.client.open_job(
             {"job": "j", "sites": dict.fromkeys(self.names, 1), "chunk_elements": 25_000, **job}
         )
-        self.pids: dict[str, int] = {}
         for rank, site in enumerate(self.names):
             folder = out / site
             folder.mkdir(parents=True)
@@ -71,7 +81,6 @@ class Training:
                 log=str(folder / "worker.log"),
             )
             self.pids[site] = started["pid"]
-        self._pool = ThreadPoolExecutor(1)
 
     def start(self, **segment: Any) -> Future[dict[str, Any]]:
         """Begin a segment; its end gives the runner's answer, or why a sum was wrong."""
@@ -98,10 +107,19 @@ class Training:
     def __exit__(self, *error: object) -> None:
         if error[0] is None:
             self.client.close_job("j")
+            wait_for(lambda: None not in self._ends().values(), "the workers to end", 30)
         else:
             self.client.abort("j", "the test has failed")
         self._pool.shutdown()
         self.client.close()
+
+    def _ends(self) -> dict[str, int | None]:
+        """Of the workers' processes, by site; None for one that runs."""
+        found = {}
+        for site, pid in self.pids.items():
+            (row,) = [p for p in self.standing.client.call("processes", site=site) if p["pid"] == pid]
+            found[site] = row["status"]
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +130,9 @@ def testbed(bring: Any) -> Any:
 def agent_metric(testbed: Any, site: str, name: str) -> dict[tuple[tuple[str, str], ...], float]:
     """The samples of one metric of a site's agent, by their labels."""
     address = f"{testbed.info.sites[site].mgmt_ip}:{addressing.AGENT_METRICS_PORT}"
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+    # Whatever proxies the machine uses are not for this network.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://{address}/metrics", timeout=30) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {
         tuple(sorted(sample.labels.items())): sample.value
@@ -124,6 +144,7 @@ def agent_metric(testbed: Any, site: str, name: str) -> dict[tuple[tuple[str, st
 
 def assert_sums_were_right(training: Training, out: Path) -> None:
     """The workers compare every sum: one that is wrong ends its segment with the place."""
+    assert set(training._ends().values()) == {0}
     for site in training.names:
         assert (out / site / "worker.log").read_text() == ""
 
@@ -156,9 +177,10 @@ def test_chunks_take_the_network_s_other_path_when_their_own_is_busy(testbed: An
     dc1, dc2, dc3 = range(3)
     assert flows and all(flow["sites"] in ([dc2, dc3, dc1], [dc3, dc2, dc1]) for flow in flows)
     assert all(flow["chunks_per_s"] > 0 for flow in flows)
-    plan = next(plan for update in seen for plan in update["plans"] if plan["roots"])
-    assert [root["site"] for root in plan["roots"]] == ["dc1"]
-    assert "as the coordinator issued it" in plan["source"]
+    plans = [plan for update in seen for plan in update["plans"] if plan["roots"]]
+    assert plans and all([root["site"] for root in plan["roots"]] == ["dc1"] for plan in plans)
+    # A coordinator that takes more than a second to answer is asked again; until then the page plans by itself.
+    assert any("as the coordinator issued it" in plan["source"] for plan in plans)
     # A star at dc1 has no hop between dc2 and dc3: what this link carried are detours, which no site relays.
     assert carried_bytes(testbed, "dc2", "dc3") - before > 0.8 * detours["dc1"] * 4 * 25_000
     assert_sums_were_right(training, tmp_path)
@@ -169,7 +191,7 @@ def test_a_link_that_slows_down_to_a_quarter_is_noticed_and_planned_around(
 ) -> None:
     awareness = {"estimator": "unbiased", "check_period_s": 0.5, "probe_idle_s": 2.0}
     with Training(testbed, tmp_path) as training:
-        segment = training.start(label="change", iterations=50, elements=500_000, awareness=awareness)
+        segment = training.start(label="change", iterations=60, elements=500_000, awareness=awareness)
 
         def measured(status: dict[str, Any], link: str) -> float | None:
             found = (status["network"] or {"measured": {}})["measured"].get(link)
@@ -180,22 +202,33 @@ def test_a_link_that_slows_down_to_a_quarter_is_noticed_and_planned_around(
         )
         # One estimate is of four messages in about 80 ms: it is wrong by as much as a busy machine noticed the
         # last of one stretch late. What must be right is the middle of several.
-        seen: list[dict[str, Any]] = []
-        training.until(lambda s: seen.append(s) or len(seen) >= 15, "several estimates", 30)
-        for link in ("dc1>dc2", "dc2>dc1"):
-            assert 0.6 * RATE < statistics.median(measured(status, link) for status in seen) < 1.1 * RATE
+        both = ("dc1>dc2", "dc2>dc1")
+        seen: dict[str, set[float]] = {link: set() for link in both}
+
+        def several(status: dict[str, Any]) -> bool:
+            for link in both:
+                seen[link].add(measured(status, link) or 0.0)
+            return all(len(estimates) >= 5 for estimates in seen.values())
+
+        training.until(several, "several estimates", 30)
+        for link in both:
+            assert 0.6 * RATE < statistics.median(seen[link]) < 1.1 * RATE
         changed_ns = time.monotonic_ns()
         testbed.client.call("link_set", src="dc1", dst="dc2", both=True, rate="10mbit")
         training.until(
             lambda s: any(entry["monotonic_ns"] > changed_ns for entry in s["policies"]), "a new policy", 30
         )
-        after = training.status()
+
+        def both_are_noticed(status: dict[str, Any]) -> bool:
+            return all((measured(status, link) or RATE) < 0.5 * RATE for link in both)
+
+        # A plan may be made for one of the directions before the other one has carried enough to be judged.
+        after = training.until(both_are_noticed, "both directions to be known as slow", 30)
         assert after["network"]["replans"] >= 1
-        for link in ("dc1>dc2", "dc2>dc1"):
-            assert measured(after, link) < 0.5 * RATE
         done = segment.result(90)
         in_force = min(e["monotonic_ns"] for e in done["policies"] if e["monotonic_ns"] > changed_ns)
-        seconds = (in_force - changed_ns) / 1e9
-        assert seconds < 15
+        # By the agents' own clock. A check every half second and estimates over a few messages make it about three
+        # seconds on a machine with time to spare.
+        assert (in_force - changed_ns) / 1e9 < 15
         assert 0 < done["network"]["report_bytes"] < 100_000
     assert_sums_were_right(training, tmp_path)

@@ -70,6 +70,11 @@ def eventually(condition: Callable[[], Any], what: str, seconds: float = 40.0) -
     pytest.fail(f"waited {seconds} s for {what}")
 
 
+def iterations_at(folder: Path, worker: str) -> int:
+    """How many the worker of the only run has finished; with two, all workers have finished the first."""
+    return sum(trace.read_bytes().count(b"\n") for trace in folder.glob(f"runs/*/workers/{worker}/trace.jsonl"))
+
+
 def only_run(folder: Path) -> Path:
     (run,) = (folder / "runs").iterdir()
     return run
@@ -167,13 +172,12 @@ def test_a_killed_worker_fails_the_run_and_is_named(tmp_path: Path, pair: str) -
     (tmp_path / "long.yaml").write_text(LONG)
     process = start_cli("run", "long.yaml", "--name", pair, cwd=tmp_path)
     try:
-        eventually(lambda: list(tmp_path.glob("runs/*/workers/dc2-0/trace.jsonl")), "the first iteration")
-        killed_at = time.monotonic()
+        eventually(lambda: iterations_at(tmp_path, "dc2-0") >= 2, "the first iteration")
+        killed_ns = time.monotonic_ns()
         SupervisorClient(pair).call("kill", site="dc2", pid=worker_pid(pair, "dc2"), signal_name="SIGKILL")
-        code, _, err = finish(process, 30)
+        code, _, err = finish(process)
     finally:
         process.kill()
-    assert time.monotonic() - killed_at < 15
     assert code == 5
     assert "worker dc2-0 was ended by signal 9" in err
     manifest = read_manifest(only_run(tmp_path))
@@ -182,13 +186,16 @@ def test_a_killed_worker_fails_the_run_and_is_named(tmp_path: Path, pair: str) -
     assert manifest.failure.exit_code == 5
     assert "dc2-0" in manifest.failure.message
     assert manifest.segments[0].status == "failed"
+    # By the run's own clock, which is that of this machine; it takes about a second where there is time to spare.
+    finished_ns = manifest.segments[0].finished_ns
+    assert finished_ns is not None and (finished_ns - killed_ns) / 1e9 < 15
 
     def workers_left() -> list[str]:
         found = (SupervisorClient(pair).call("processes", site=site) for site in ("dc1", "dc2"))
         return [str(p["argv"]) for rows in found for p in rows if "numpy_worker" in " ".join(p["argv"])]
 
     # The shell around a worker writes down its exit code, and may need a moment more.
-    eventually(lambda: not workers_left(), "the workers' shells to end", 5)
+    eventually(lambda: not workers_left(), "the workers' shells to end")
     # What was measured until then is reported.
     assert summarise_run(read_run(only_run(tmp_path))).schedulers[0].measured >= 1
     # The testbed is as good as before.
@@ -200,9 +207,9 @@ def test_an_interrupt_ends_the_workers_and_keeps_what_there_is(tmp_path: Path, n
     (tmp_path / "long.yaml").write_text(LONG)
     process = start_cli("run", "long.yaml", "--name", name, cwd=tmp_path)
     try:
-        eventually(lambda: list(tmp_path.glob("runs/*/workers/dc2-0/trace.jsonl")), "the first iteration", 60)
+        eventually(lambda: iterations_at(tmp_path, "dc2-0") >= 2, "the first iteration", 90)
         os.kill(process.pid, signal.SIGINT)
-        code, _, err = finish(process, 40)
+        code, _, err = finish(process)
     finally:
         process.kill()
     assert code == 130, err
@@ -218,9 +225,9 @@ def test_a_run_whose_testbed_is_taken_down_says_so(tmp_path: Path, name: str) ->
     (tmp_path / "long.yaml").write_text(LONG)
     process = start_cli("run", "long.yaml", "--name", name, cwd=tmp_path)
     try:
-        eventually(lambda: list(tmp_path.glob("runs/*/workers/dc2-0/trace.jsonl")), "the first iteration", 60)
+        eventually(lambda: iterations_at(tmp_path, "dc2-0") >= 2, "the first iteration", 90)
         launch.down(name)
-        code, _, err = finish(process, 40)
+        code, _, err = finish(process)
     finally:
         process.kill()
     assert code == 5, err
@@ -277,12 +284,12 @@ def test_a_run_needs_a_reachable_testbed(tmp_path: Path, name: str) -> None:
     (tmp_path / "long.yaml").write_text(LONG)
     process = start_cli("run", "long.yaml", "--name", name, cwd=tmp_path)
     try:
-        eventually(lambda: list(tmp_path.glob("runs/*/workers/dc2-0/trace.jsonl")), "the first iteration")
+        eventually(lambda: iterations_at(tmp_path, "dc2-0") >= 2, "the first iteration")
         info = next(listed.info for listed in launch.list_testbeds() if listed.name == name)
         assert info is not None
         assert info.pid is not None
         os.kill(info.pid, signal.SIGKILL)
-        code, _, err = finish(process, 60)
+        code, _, err = finish(process)
     finally:
         process.kill()
     assert code == 5, err

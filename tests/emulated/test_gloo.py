@@ -38,7 +38,6 @@ schedulers: [netstorm, packing, gloo]
 """
 
 
-@pytest.mark.timeout(150)
 def test_gloo_in_a_run_with_netstorm_and_packing(bring: Bring, tmp_path: Path) -> None:
     from agents.worker import parameters, reference
 

@@ -19,7 +19,7 @@ def test_netstorm_9_comes_up_in_seconds_with_every_direction_measured(bring) -> 
     )
     spent = time.monotonic() - started
     # 15 s is the aim on a quiet machine of two cores; the allowance is for one that does other work.
-    assert spent < 60, stages
+    assert spent < 90, stages
     report = testbed.info.fidelity
     assert report is not None and len(report["links"]) == 26
     assert report["declared_bps"] == 2_185_000_000
@@ -28,5 +28,7 @@ def test_netstorm_9_comes_up_in_seconds_with_every_direction_measured(bring) -> 
     assert report["verdict"] in ("faithful", "saturated", "degraded")
     if report["cpu_busy_ratio"] < 0.95:
         assert report["verdict"] == "faithful", report["reasons"]
-    # Whatever the machine is short of, no direction is ever faster than declared.
-    assert all(link["together_bps"] <= 0.97 * link["declared_bps"] for link in report["links"])
+    # Whatever the machine is short of, no direction is ever faster than declared. Payload is at most 0.956 of it;
+    # and a receiver that was late when its two seconds began has a queue of up to 190 kB in them that was carried
+    # before: 0.04 of the slowest link.
+    assert all(link["together_bps"] <= 1.0 * link["declared_bps"] for link in report["links"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
 import yaml
 
+from testbed.emulation.waiting import wait_for
 from testbed.events import read_events
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
@@ -46,6 +46,7 @@ def counted(testbed: Standing, name: str, **wanted: str) -> float:
 def test_a_random_policy_for_every_collective_and_a_random_path_for_every_chunk(
     testbed: Standing, tmp_path: Path, switch: str
 ) -> None:
+    late = counted(testbed, "late_frames")  # of an agent, not of a job: an earlier test may have left some
     with Training(testbed, tmp_path, chunk_elements=CHUNK) as training:
         done: dict[str, Any] = training.start(
             label=switch,
@@ -60,7 +61,7 @@ def test_a_random_policy_for_every_collective_and_a_random_path_for_every_chunk(
         wanted = COLLECTIVES * -(-ELEMENTS // CHUNK) * 8
         assert counted(testbed, "path_chunks") == counted(testbed, "received_chunks") == wanted
         assert counted(testbed, "path_chunks", auxiliary="1") > 0.3 * wanted
-        assert counted(testbed, "duplicate_messages") == counted(testbed, "late_frames") == 0
+        assert counted(testbed, "duplicate_messages") == counted(testbed, "late_frames") - late == 0
         assert counted(testbed, "collectives") == 5 * COLLECTIVES
         assert training.status()["failure"] is None
     assert_sums_were_right(training, tmp_path)  # every element of every sum, at every site
@@ -80,7 +81,7 @@ EXPERIMENT = """
 name: coordinator-at-a-site
 topology: {topology}
 coordinator: {coordinator}
-training: {{model: tensor-20k, iterations: 8, chunk_elements: 10000, deadline_s: 30}}
+training: {{model: tensor-20k, iterations: 12, chunk_elements: 10000, deadline_s: 30}}
 schedulers:
   - {{name: netstorm, label: barrier}}
   - {{name: netstorm, label: announced, policy: announced}}
@@ -111,14 +112,21 @@ def test_a_coordinator_at_a_site_speaks_over_the_wan_and_announcing_ahead_spares
     said = sum(control["from_sites_bytes"].values()) + sum(control["to_sites_bytes"].values())
     assert min(carried.values()) > 500 and sum(carried.values()) > said / 2
     assert control["from_sites_bytes"]["barrier"] > 0 < control["to_sites_bytes"]["policies"]
-    # dc3 is two hops of 10 ms away from the coordinator: 40 ms for its word and the answer, each time.
+    # dc3 is two hops of 10 ms away from the coordinator: 40 ms for its word and the answer, each time. Of the
+    # shortest: a busy machine only adds to either.
     waits = {
-        label: median(i.synchronisation_s or 0 for i in found[1:]) for label, found in run.iterations.items()
+        label: min(i.synchronisation_s or 0 for i in found[1:]) for label, found in run.iterations.items()
     }
     assert waits["barrier"] - waits["announced"] > 0.02, waits
     out_of_band = experiment_from_text(EXPERIMENT.format(**fields | {"coordinator": "management"}))
     with pytest.raises(UsageError, match=f"the coordinator of testbed {standing.name} is at dc1, .* out of band"):
         run_experiment(out_of_band, out=tmp_path / "runs", testbed=standing.name)
+
+
+def links_down(testbed: Standing) -> list[float]:
+    """How many links are down as each agent knows it."""
+    found = (agent_metric(testbed, site, "stormbed_agent_links_down") for site in testbed.info.sites)
+    return [value for samples in found for value in samples.values()]
 
 
 def test_agents_learn_of_a_cut_link_and_plan_around_it(testbed: Standing, tmp_path: Path) -> None:
@@ -137,8 +145,8 @@ def test_agents_learn_of_a_cut_link_and_plan_around_it(testbed: Standing, tmp_pa
             )
             assert training.client.status()["links_down"] == ["-".join(link)]
             assert training.client.plan("j")["plan"] == without
-            downs = {site: agent_metric(testbed, site, "stormbed_agent_links_down") for site in testbed.info.sites}
-            assert all(list(samples.values()) == [1.0] for samples in downs.values()), downs
+            # Each agent is told as well, by its own connection.
+            wait_for(lambda: links_down(testbed) == [1.0] * len(testbed.info.sites), "all agents to know", 20)
             (entry,) = [e for e in known["policies"] if e["reason"] == "links"]
             assert (entry["issued_ns"] - cut_ns) / 1e9 < 2 + 3  # the machine may be busy
             training.until(lambda s: s["collectives"] > known["collectives"] + 10, "more collectives", 30)

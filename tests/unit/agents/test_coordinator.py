@@ -294,7 +294,7 @@ def test_silent_agents_are_lost_and_live_ones_are_not(
     make_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agents.streams.PING_SECONDS", 0.05)
-    monkeypatch.setattr("agents.streams.SILENCE_SECONDS", 0.4)
+    monkeypatch.setattr("agents.streams.SILENCE_SECONDS", 1.0)  # longer than a busy machine holds this process up
     cluster = make_cluster("pair")
     runner = cluster.runner()
     runner.open_job({"job": "job", "sites": {"dc1": 1, "dc2": 1}, "scheduler": "star"})
@@ -306,10 +306,10 @@ def test_silent_agents_are_lost_and_live_ones_are_not(
 
     client = cluster.join(0)
     handle = client.barrier()
-    cluster.do(asyncio.sleep(0.8))
+    cluster.do(asyncio.sleep(1.5))
     assert not handle.done()
     cluster.do(freeze())
     with pytest.raises(
         RunFailedError, match=r"site dc2 was lost: its agent \(pid \d+\) is gone: it was silent"
     ):
-        handle.wait(5)
+        handle.wait(20)

@@ -259,7 +259,7 @@ def test_connecting_waits_for_a_peer_that_starts_later() -> None:
 
 
 def test_connecting_gives_up_at_its_deadline_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(lanes, "CONNECT_SECONDS", 1.0)  # time enough to be refused once
 
     async def work(pair: Pair) -> None:
         await pair.ends[1].close()
@@ -267,7 +267,7 @@ def test_connecting_gives_up_at_its_deadline_and_says_where(monkeypatch: pytest.
         await pair.sinks[0].until(lambda: bool(pair.sinks[0].losses))
         host, port = pair.addresses[1]
         assert (
-            f"no connection to {host}:{port} within 0.3 s: connection refused" in pair.sinks[0].losses[0][2]
+            f"no connection to {host}:{port} within 1 s: connection refused" in pair.sinks[0].losses[0][2]
         )
         assert pair.ends[0].queue_length(1) == 0
 
@@ -289,7 +289,7 @@ def test_whoever_does_not_greet_as_another_site_is_refused(opening: bytes) -> No
     async def work(pair: Pair) -> None:
         reader, writer = await asyncio.open_connection(*pair.addresses[1])
         writer.write(opening)
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(20.0):
             try:
                 assert await reader.read() == b""
             except ConnectionResetError:
@@ -344,7 +344,7 @@ def test_a_stamp_is_the_time_of_departure_not_of_queueing() -> None:
             while lane_socket.unacknowledged(pair.socket()):
                 await asyncio.sleep(0.01)
 
-        await asyncio.wait_for(acknowledged(), 5)
+        await asyncio.wait_for(acknowledged(), 20)
         pair.ends[0].send(1, 0, {"n": 4}, b"x", stamp=True)
         await pair.sinks[1].until(lambda: len(pair.sinks[1].frames) == 5)
         assert wire.stamp_of(pair.sinks[1].frames[4][2]).follows is False

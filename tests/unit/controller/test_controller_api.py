@@ -226,7 +226,7 @@ def test_old_counters_are_read_again_before_they_are_shown(world: World) -> None
     thread = threading.Thread(target=switches)
     thread.start()
     try:
-        assert world.get("/counters")["age_s"] < 2
+        assert world.get("/counters")["age_s"] < 30, "read again: before they were a minute old"
     finally:
         stop.set()
         thread.join()
@@ -296,7 +296,7 @@ def test_links_answers_when_one_fails_and_not_before_all_switches_have_told(worl
     waiting.start()
     world.port(1, 2, False)
     world.settle()
-    waiting.join(10)
+    waiting.join(30)
     assert [answer["down"] for answer in answers] == [[["dc1", "dc2"]]]
     assert world.get("/links")["token"] == answers[0]["token"]
     assert Fabric(load_topology("triangle")).links()["token"] != unknown["token"], "another controller"

@@ -49,14 +49,14 @@ class Site:
         lines = self.sh(remote.LIST_SCRIPT).stdout.splitlines()
         return {process.key: process for process in map(remote.parse_line, lines)}
 
-    def end(self, key: str, grace: float = 2.0, ticks: int | None = None) -> str:
+    def end(self, key: str, grace: float = 20.0, ticks: int | None = None) -> str:
         process = self.list()[key]
         script = remote.end_script(process.pid, process.start_ticks if ticks is None else ticks, grace)
         return str(self.sh(script).stdout.strip())
 
     def output(self, key: str) -> str:
         path = self.directory / "logs" / key
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while not path.read_text() and time.monotonic() < deadline:
             time.sleep(0.01)
         return path.read_text()
@@ -92,7 +92,7 @@ def test_arguments_environment_and_directory_arrive_unchanged(site: Site, tmp_pa
 
 def test_the_exit_code_is_recorded(site: Site) -> None:
     site.start("a", ["sh", "-c", "exit 3"])
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while site.list()["a"].running and time.monotonic() < deadline:
         time.sleep(0.02)
     assert site.list()["a"].exit_code == 3
@@ -123,13 +123,13 @@ def test_end_kills_what_ignores_the_polite_signal(site: Site) -> None:
     assert site.output("a") == "ready\n"
     began = time.monotonic()
     assert site.end("a", grace=0.3) == "ended"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20, "it would have gone on for ever"
     assert not site.list()["a"].running
 
 
 def test_end_of_an_ended_process_is_no_error(site: Site) -> None:
     site.start("a", ["true"])
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while site.list()["a"].running and time.monotonic() < deadline:
         time.sleep(0.02)
     assert site.end("a") == "ended"

@@ -99,7 +99,7 @@ def test_use_of_a_site_counts_its_processes_and_its_distinct_workers() -> None:
         assert shell.stdout is not None
         shell.stdout.readline()
         inode = Path(f"/proc/{shell.pid}/ns/net").stat().st_ino
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while len(status.site_uses({inode: "dc1"})["dc1"].workers) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
         use = status.site_uses({inode: "dc1"})["dc1"]

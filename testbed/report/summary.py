@@ -52,7 +52,7 @@ class SchedulerResult:
     every element of every sum and the run ended well; None for models that are trained. `time_to_accuracy` is over
     the repeats that reached the run's `accuracy_target`, `reached` of them; None where nothing measured it.
     `idle` is how long a worker's gradients wait for the last worker's in an iteration, the mean over the workers;
-    `idle_of` is by worker the mean over the iterations.
+    `idle_of` is by worker the mean over the iterations, `apart_s` the mean of the longest in each.
     `carried_bytes` has a value for each repeat, the mean of its iterations.
     """
 
@@ -82,12 +82,13 @@ class SchedulerResult:
     reached: int = 0
     idle: Summary | None = None
     idle_of: Mapping[str, float] = field(default_factory=dict)
+    apart_s: float = 0.0
 
     @property
     def head_start(self) -> float:
-        """How much of the bound may have passed, in the mean, between a first worker's last gradient and the last's,
-        when the time begins to count."""
-        return max(self.idle_of.values(), default=0.0) / self.bound_s if self.bound_s else 0.0
+        """How much of the bound had passed, in the mean, from a first worker's gradients to the last's, when the time
+        begins to count."""
+        return self.apart_s / self.bound_s if self.bound_s else 0.0
 
     @property
     def bound_multiple_interval(self) -> tuple[float, float] | None:
@@ -235,18 +236,23 @@ def _summarise_scheduler(name: str, measurements: Measurements, target: float | 
         reached=len(reached),
         idle=_summarise_times(by_segment, lambda i: fmean(i.idle_s.values()) if i.idle_s else None),
         idle_of=_idle_of(by_segment, measurements.manifest),
+        apart_s=fmean([max(idle.values()) for idle in _idle(by_segment)] or [0.0]),
     )
 
 
 def _idle_of(by_segment: Sequence[Sequence[Iteration]], manifest: Manifest) -> dict[str, float]:
     """Mean idle seconds of each worker over the measured iterations."""
-    counted = [i.idle_s for iterations in by_segment for i in iterations if i.idle_s and not i.warmup]
+    counted = _idle(by_segment)
     if not counted:
         return {}
     return {
         f"{worker.site}-{worker.worker}": fmean(idle[worker.rank] for idle in counted)
         for worker in manifest.workers
     }
+
+
+def _idle(by_segment: Sequence[Sequence[Iteration]]) -> list[Mapping[int, float]]:
+    return [i.idle_s for iterations in by_segment for i in iterations if i.idle_s and not i.warmup]
 
 
 def _carried_per_iteration(segments: Sequence[SegmentRow], measurements: Measurements) -> list[float]:

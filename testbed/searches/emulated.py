@@ -50,10 +50,7 @@ class EmulatedSearch(EmulatedRun):
         self._plan: SearchPlan = plan_searches(self._experiment)
         self._records = SearchRecords(self._run.path)
         self._syncs: list[tuple[int, int]] = []
-        names = self._experiment.topology.site_names
-        used = {names[site] for job in self._plan.jobs.values() for site in job.members}
-        rows = (row for row in self._run.manifest.workers if row.worker == 0 and row.site in used)
-        self._run.update(workers=tuple(rows))
+        self._run.update(workers=self._plan.workers(self._run.manifest.workers))
         self._record_network()
         self._open_jobs(coordinator)
         self._start_trial_workers()
@@ -182,7 +179,6 @@ class EmulatedSearch(EmulatedRun):
             trace=lambda job: folders[job.name] / TRACE,
             checkpoints=self._run.path / CHECKPOINTS,
             records=self._records,
-            site_names=self._experiment.topology.site_names,
             say=self._say,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +23,7 @@ from agents.search.samplers import GridSampler
 from agents.search.space import Choice, Space
 from agents.views import network_view
 from testbed.coflow.search_workload import expected
+from testbed.experiments.manifest import WorkerRow
 from testbed.experiments.models import mlp_layers, parameter_count
 from testbed.experiments.schema import Experiment
 from testbed.experiments.search_check import names_of, policies_of
@@ -75,6 +76,15 @@ class SearchPlan:
     jobs: Mapping[tuple[str, int], TrialJob]
     routes: Mapping[Hop, tuple[int, ...]]
     topology: Topology
+
+    def workers(self, rows: Iterable[WorkerRow]) -> tuple[WorkerRow, ...]:
+        """Of all workers those that train: the first of every site that some trial has, for all of its trials."""
+        used = {name for job in self.jobs.values() for name in self.sites(job)}
+        return tuple(row for row in rows if row.worker == 0 and row.site in used)
+
+    def sites(self, job: TrialJob) -> tuple[str, ...]:
+        """The names of a trial's sites, by rank."""
+        return tuple(self.topology.site_names[site] for site in job.members)
 
     def fabric(self, efficiency: float) -> Fabric:
         """The links as flows see them; payload gets `efficiency` of every rate."""
@@ -135,6 +145,12 @@ def make_search(entry: TunerEntry, seed: int) -> Tuner:
 def tuner_seed(segment: Segment, entry: TunerEntry, number: int) -> int:
     """Of a tuner's configurations in a turn; the same under every policy of a repeat."""
     return segment.seed * 1_009 + (number if entry.seed is None else entry.seed)
+
+
+def needs_of(job: TrialJob, spec: Experiment, run: TrialRun, name: str = "") -> JobNeeds:
+    """What a coflow coordinator is told of one run of a trial, whose job it knows by this name."""
+    mean = spec.training.compute.mean
+    return job.needs(run, model_bytes(settings_of(spec, run.parameters)), 0.0 if mean is None else mean.seconds, name)
 
 
 def trial_seed(seed: int, trial: int) -> int:

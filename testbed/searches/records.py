@@ -10,11 +10,14 @@ Times are seconds on the run's monotonic clock (virtual in the simulated world).
 from __future__ import annotations
 
 import csv
+import json
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
+
+from agents.search.base import StagePlan, TrialRun
 
 STAGES = "stages.csv"
 TRIALS = "trials.csv"
@@ -35,6 +38,16 @@ class StageRow:
     start_s: float
     end_s: float
     alone_s: float
+
+    @classmethod
+    def of(
+        cls, segment: str, tuner: str, stage: StagePlan, start_s: float, end_s: float, alone_s: float
+    ) -> StageRow:
+        """The row of a stage that is over."""
+        barrier, trials = int(stage.barrier), len(stage.runs)
+        return cls(
+            segment, tuner, stage.id, stage.bracket, stage.rung, barrier, trials, start_s, end_s, alone_s
+        )
 
     @property
     def sct_s(self) -> float:
@@ -57,6 +70,24 @@ class TrialRow:
     start_s: float
     end_s: float
     score: float | None
+
+    @classmethod
+    def of(
+        cls,
+        segment: str,
+        tuner: str,
+        stage: StagePlan,
+        run: TrialRun,
+        *,
+        sites: Iterable[str],
+        start_s: float,
+        end_s: float,
+        score: float | None,
+    ) -> TrialRow:
+        """The row of a trial that has reached its boundary."""
+        parameters = json.dumps(dict(run.parameters), sort_keys=True)
+        trained = " ".join(sites), parameters, run.start, run.end
+        return cls(segment, tuner, stage.id, run.trial, *trained, start_s, end_s, score)
 
     @property
     def jct_s(self) -> float:

@@ -7,7 +7,6 @@ no gates, no classes, no chunks.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +15,10 @@ from agents.coflow.base import Job, Stage
 from agents.coflow.coordinator import JobNeeds
 from agents.coflow.fabric import Fabric, Flow
 from agents.coflow.registry import STAGED, get_ordering
-from agents.compute import ComputeTime
 from agents.search.base import StagePlan, TrialRun, Tuner
 from testbed.coflow.demand import Demand
 from testbed.coflow.simulator import Simulation
-from testbed.experiments.manifest import FidelityRow, Manifest
-from testbed.experiments.rundir import RunDirectory
+from testbed.experiments.manifest import Manifest
 from testbed.experiments.search_check import names_of
 from testbed.experiments.spec import LoadedExperiment, Segment
 from testbed.report.measurements import LinkSample
@@ -34,6 +31,7 @@ from testbed.searches.plan import (
     layers_of,
     make_search,
     model_bytes,
+    needs_of,
     ordering_of,
     plan_searches,
     settings_of,
@@ -42,7 +40,10 @@ from testbed.searches.plan import (
 )
 from testbed.searches.records import CoflowRow, SearchRecords, StageRow, TrialRow
 from testbed.searches.training import Trained, Training
-from testbed.simulation.world import REALISTIC, WorldOptions
+from testbed.simulation.iterations import compute_seconds
+from testbed.simulation.notes import fidelity_of_searches
+from testbed.simulation.options import REALISTIC, WorldOptions
+from testbed.simulation.recording import OnDirectory, link_sample, recorded
 
 Say = Callable[[str], None]
 
@@ -52,44 +53,24 @@ def run_searches(
     out_dir: Path,
     say: Say = lambda text: None,
     *,
-    on_directory: Callable[[Path], None] = lambda path: None,
+    on_directory: OnDirectory = lambda path: None,
     options: WorldOptions = REALISTIC,
 ) -> Manifest:
     """Run every turn and write the run directory `out_dir`, which must not exist."""
-    with RunDirectory(out_dir, experiment, "simulated") as run:
-        on_directory(run.path)
-        failure: BaseException | None = None
-        try:
-            plan, records, training = plan_searches(experiment), SearchRecords(run.path), Training(experiment.data)
-            names = experiment.topology.site_names
-            used = {names[site] for job in plan.jobs.values() for site in job.members}
-            run.update(workers=tuple(w for w in run.manifest.workers if w.worker == 0 and w.site in used))
-            began_s = 0.0
-            for segment in experiment.turns:
-                run.begin_segment(segment.label, round(began_s * 1e9))
-                turn = SimulatedTurn(experiment, plan, segment, training, options)
-                ended_s = turn.run(began_s)
-                records.add(turn.rows)
-                run.add_links(turn.links(began_s, ended_s))
-                run.end_segment(segment.label, round(ended_s * 1e9), "completed")
-                say(f"{segment.label}: {ended_s - began_s:.2f} s of virtual time")
-                began_s = ended_s
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            run.finish(failure, _fidelity(experiment, options))
-        return run.manifest
-
-
-def _fidelity(experiment: LoadedExperiment, options: WorldOptions) -> FidelityRow:
-    reasons = [
-        f"simulated: fluid links, payload gets {options.efficiency:.0%} of every rate; an order of coflows holds at "
-        "once and for every flow"
-    ]
-    if experiment.spec.training.compute.real:
-        reasons.append("computation counts as no time, because the experiment declares none")
-    return FidelityRow(verdict="exact", reasons=tuple(reasons))
+    with recorded(experiment, out_dir, fidelity_of_searches(experiment, options), on_directory) as run:
+        plan, records, training = plan_searches(experiment), SearchRecords(run.path), Training(experiment.data)
+        run.update(workers=plan.workers(run.manifest.workers))
+        began_s = 0.0
+        for segment in experiment.turns:
+            run.begin_segment(segment.label, round(began_s * 1e9))
+            turn = SimulatedTurn(experiment, plan, segment, training, options)
+            ended_s = turn.run(began_s)
+            records.add(turn.rows)
+            run.add_links(turn.links(began_s, ended_s))
+            run.end_segment(segment.label, round(ended_s * 1e9), "completed")
+            say(f"{segment.label}: {ended_s - began_s:.2f} s of virtual time")
+            began_s = ended_s
+    return run.manifest
 
 
 @dataclass
@@ -162,18 +143,14 @@ class SimulatedTurn:
 
     def links(self, began_s: float, ended_s: float) -> list[LinkSample]:
         """What every link carried over the turn, as one sample; bytes on the wire."""
-        seconds = ended_s - began_s
         return [
-            LinkSample(
-                t_s=ended_s,
-                interval_s=seconds,
-                segment=self._segment.label,
-                src=link.src_name,
-                dst=link.dst_name,
-                configured_bps=link.rate.bps,
-                achieved_bps=8 * carried / self._options.efficiency / seconds if seconds else 0.0,
-                carried_bytes=round(carried / self._options.efficiency),
-                dropped_packets=0,
+            link_sample(
+                link,
+                self._segment.label,
+                end_s=ended_s,
+                interval_s=ended_s - began_s,
+                payload_bits=8 * carried,
+                efficiency=self._options.efficiency,
             )
             for link, carried in zip(self._experiment.topology.directed, self._carried, strict=True)
         ]
@@ -216,7 +193,6 @@ class SimulatedTurn:
 
     def _begin(self, simulation: Simulation, tuner: int, stage: StagePlan) -> None:
         spec = self._experiment.spec
-        mean = 0.0 if spec.training.compute.mean is None else spec.training.compute.mean.seconds
         active = _Active(tuner, self._stage_count, stage, simulation.now, 0.0)
         self._stage_count += 1
         for run in stage.runs:
@@ -227,7 +203,7 @@ class SimulatedTurn:
                 job,
                 self._numbers[self._names[tuner], run.trial],
                 run,
-                job.needs(run, size, mean),
+                needs_of(job, spec, run),
                 Demand.of(flows),
                 simulation.now,
                 run.start,
@@ -247,13 +223,11 @@ class SimulatedTurn:
         """Until the last worker is ready, as the emulated workers draw it."""
         compute = self._experiment.spec.training.compute
         seed = trial_seed(self._seeds[active.tuner], running.run.trial)
-        longest = 0.0
-        for rank, site in enumerate(running.job.members):
-            mean = compute.sites.get(self._experiment.topology.site_names[site], compute.mean)
-            if mean is not None:
-                drawn = ComputeTime(mean_s=mean.seconds, cv=compute.cv).draw(seed, rank, running.at)
-                longest = max(longest, drawn)
-        return longest
+        names = self._experiment.topology.site_names
+        return max(
+            compute_seconds(compute, names[site], seed, rank, running.at)
+            for rank, site in enumerate(running.job.members)
+        )
 
     def _overhead_s(self, running: _Running) -> float:
         """What a chunk takes on its way up and down besides the coflow's own bytes, and the barrier before it."""
@@ -290,20 +264,16 @@ class SimulatedTurn:
         """A trial has reached its boundary: its score decides what follows."""
         run, tuner, now = running.run, active.tuner, self._began_s + simulation.now
         trained = self._train(tuner, running)
-        names = self._experiment.topology.site_names
         self.rows.append(
-            TrialRow(
+            TrialRow.of(
                 self._segment.label,
                 self._names[tuner],
-                active.plan.id,
-                run.trial,
-                " ".join(names[site] for site in running.job.members),
-                json.dumps(dict(run.parameters), sort_keys=True),
-                run.start,
-                run.end,
-                self._began_s + running.start_s,
-                now,
-                trained.score,
+                active.plan,
+                run,
+                sites=self._plan.sites(running.job),
+                start_s=self._began_s + running.start_s,
+                end_s=now,
+                score=trained.score,
             )
         )
         del active.jobs[run.trial]
@@ -325,16 +295,7 @@ class SimulatedTurn:
         return trained
 
     def _stage_row(self, active: _Active, now: float) -> StageRow:
-        plan = active.plan
-        return StageRow(
-            self._segment.label,
-            self._names[active.tuner],
-            plan.id,
-            plan.bracket,
-            plan.rung,
-            int(plan.barrier),
-            len(plan.runs),
-            self._began_s + active.start_s,
-            now,
-            active.alone_s,
+        start_s = self._began_s + active.start_s
+        return StageRow.of(
+            self._segment.label, self._names[active.tuner], active.plan, start_s, now, active.alone_s
         )

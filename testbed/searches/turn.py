@@ -26,7 +26,7 @@ from testbed.searches.plan import (
     alone_s,
     layers_of,
     make_search,
-    model_bytes,
+    needs_of,
     settings_of,
     trial_seed,
     tuner_seed,
@@ -56,7 +56,6 @@ class TurnSetting:
     trace: Callable[[TrialJob], Path]
     checkpoints: Path
     records: SearchRecords
-    site_names: tuple[str, ...]
     say: Callable[[str], None]
 
 
@@ -139,13 +138,10 @@ class Turn:
 
     def _begin_stage(self, tuner: str, search: Tuner, stage: StagePlan) -> _Stage:
         setting = self._set
-        compute = setting.spec.training.compute
         needs = []
         for run in stage.runs:
             job = self._plan.jobs[tuner, run.trial]
-            size = model_bytes(settings_of(setting.spec, run.parameters))
-            mean = 0.0 if compute.mean is None else compute.mean.seconds
-            needs.append(job.needs(run, size, mean, setting.job_name(job)))
+            needs.append(needs_of(job, setting.spec, run, setting.job_name(job)))
             self.isolation[job.name] = max(needs[-1].loads.values(), default=0.0)
         begun = _Stage(setting.segment.label, tuner, stage, time.monotonic(), alone_s(needs))
         self._coflows.stage(f"{tuner}/{stage.id}", needs, *ahead_of(needs, search, stage.id))
@@ -174,18 +170,15 @@ class Turn:
         self._coflows.job_ended(setting.job_name(job))
         record = last_record(setting.trace(job), label)
         score = record.get("score")
-        return TrialRow(
+        return TrialRow.of(
             setting.segment.label,
             tuner,
-            stage.id,
-            run.trial,
-            " ".join(setting.site_names[site] for site in job.members),
-            json.dumps(dict(run.parameters), sort_keys=True),
-            run.start,
-            run.end,
-            start,
-            time.monotonic(),
-            None if score is None else float(score),
+            stage,
+            run,
+            sites=self._plan.sites(job),
+            start_s=start,
+            end_s=time.monotonic(),
+            score=None if score is None else float(score),
         )
 
     def _message(self, tuner: str, stage: StagePlan, run: TrialRun, seed: int, label: str) -> dict[str, Any]:
@@ -250,18 +243,8 @@ class _Stage:
         self.end_s = start_s
 
     def row(self) -> StageRow:
-        plan = self._plan
-        return StageRow(
-            self._segment,
-            self._tuner,
-            plan.id,
-            plan.bracket,
-            plan.rung,
-            int(plan.barrier),
-            len(plan.runs),
-            self._start_s,
-            self.end_s,
-            self._alone_s,
+        return StageRow.of(
+            self._segment, self._tuner, self._plan, self._start_s, self.end_s, self._alone_s
         )
 
 

@@ -18,10 +18,9 @@ def fidelity(experiment: LoadedExperiment, options: WorldOptions) -> FidelityRow
     """The verdict of every simulated run, with what is left out."""
     reasons = [
         "simulated: fluid links shared max-min fairly, no loss and no slow start; payload gets "
-        f"{options.efficiency:.0%} of every rate"
+        f"{options.efficiency:.0%} of every rate",
+        *_computation(experiment),
     ]
-    if experiment.spec.training.compute.real:
-        reasons.append("computation counts as no time, because the experiment declares none")
     if any(segment.overlap for segment in experiment.segments):
         reasons.append("a third of a declared compute time is the forward pass, the rest goes by parameters")
     limited = sum(site.cpu is not None for site in experiment.topology.sites.values())
@@ -41,6 +40,16 @@ def fidelity(experiment: LoadedExperiment, options: WorldOptions) -> FidelityRow
     return FidelityRow(verdict="exact", reasons=tuple(reasons))
 
 
+def fidelity_of_searches(experiment: LoadedExperiment, options: WorldOptions) -> FidelityRow:
+    """The verdict of searches, whose synchronisations are coflows on the same links."""
+    reasons = [
+        f"simulated: fluid links, payload gets {options.efficiency:.0%} of every rate; an order of coflows holds at "
+        "once and for every flow",
+        *_computation(experiment),
+    ]
+    return FidelityRow(verdict="exact", reasons=tuple(reasons))
+
+
 def cuts(experiment: LoadedExperiment) -> bool:
     """Whether links are cut, so that the network has to know other ways."""
     return any(entry.action != "link-set" for entry in experiment.spec.timeline)
@@ -49,6 +58,11 @@ def cuts(experiment: LoadedExperiment) -> bool:
 def measured(segment: Segment) -> bool:
     """Whether its sites measure links, or take other paths than the plan's."""
     return segment.awareness.on or segment.auxiliary.on
+
+
+def _computation(experiment: LoadedExperiment) -> Iterator[str]:
+    if experiment.spec.training.compute.real:
+        yield "computation counts as no time, because the experiment declares none"
 
 
 def _losses_to_come(experiment: LoadedExperiment) -> bool:

@@ -19,15 +19,14 @@ from agents.planning.registry import get_scheduler, library_of
 from testbed.experiments.manifest import DECISIONS, TRACE, Manifest, SegmentStatus
 from testbed.experiments.rundir import RunDirectory
 from testbed.experiments.spec import LoadedExperiment, Segment
-from testbed.report.measurements import LinkSample
 from testbed.simulation.changes import LinkChanges
 from testbed.simulation.iterations import Iterations
 from testbed.simulation.notes import cuts, fidelity, measured
+from testbed.simulation.recording import LinkSampler, OnDirectory, recorded
 from testbed.simulation.world import REALISTIC, SECOND, World, WorldOptions
 from topologies.errors import RunFailedError
 
 Say = Callable[[str], None]
-SAMPLE_NS = SECOND
 
 
 def run_experiment(
@@ -35,26 +34,16 @@ def run_experiment(
     out_dir: Path,
     on_progress: Say = lambda text: None,
     *,
-    on_directory: Callable[[Path], None] = lambda path: None,
+    on_directory: OnDirectory = lambda path: None,
     options: WorldOptions = REALISTIC,
 ) -> Manifest:
     """Run every segment and write the run directory `out_dir`, which must not exist.
 
-    `on_directory` is told the directory as soon as there is one, also of a run that then fails.
-
     Raises RunFailedError when a collective fails or misses its deadline; the directory then tells so too.
     """
-    with RunDirectory(out_dir, experiment, "simulated") as run:
-        on_directory(run.path)
-        failure: BaseException | None = None
-        try:
-            SimulatedRun(experiment, run, on_progress, options).execute()
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            run.finish(failure, fidelity(experiment, options))
-        return run.manifest
+    with recorded(experiment, out_dir, fidelity(experiment, options), on_directory) as run:
+        SimulatedRun(experiment, run, on_progress, options).execute()
+    return run.manifest
 
 
 class SimulatedRun:
@@ -85,10 +74,9 @@ class SimulatedRun:
         self._traces = [StringIO() for _ in self._rows]
         self._segment: Segment | None = None
         self._iterations: Iterations | None = None
-        self._sampled_bits = [0.0] * len(experiment.topology.directed)
-        self._sampled_ns = 0
         self._planned_at = self._draws = 0
         self._changes = LinkChanges(experiment, self.world, self._note_changes)
+        self._sampler = LinkSampler(self.world, self._changes.links, run)
 
     def execute(self) -> None:
         spec = self._experiment.spec
@@ -117,10 +105,9 @@ class SimulatedRun:
         self._run.begin_segment(segment.label, clock.now_ns)
         self._segment = segment
         iterations = self._iterations = Iterations(world, self._training, segment, self._rows, self._traces)
-        self._sampled_ns = clock.now_ns
         if self._experiment.spec.dynamics.replay == "segment":
             self._changes.play(segment.seed)
-        self._tick_later(segment)
+        self._sampler.begin(segment.label)
         began, released = clock.now_ns, len(world.policies)
         status: SegmentStatus = "failed"
         try:
@@ -129,7 +116,7 @@ class SimulatedRun:
             self._check(segment, iterations)
             status = "completed"
         finally:
-            self._sample()
+            self._sampler.end()
             self._run.end_segment(segment.label, clock.now_ns, status)
             self._segment = None
             network = world.measure().end() if self._follows else None
@@ -190,7 +177,7 @@ class SimulatedRun:
         assert self._iterations is not None
         self._iterations.completed(site)
 
-    # ---- watching
+    # ---- how it ended
 
     def _check(self, segment: Segment, iterations: Iterations) -> None:
         world = self.world
@@ -211,44 +198,3 @@ class SimulatedRun:
         down = ", ".join(f"{names[u]}>{names[v]}" for u, v in sorted(rerouting.broken))
         parted = ", ".join(f"{names[u]} and {names[v]}" for u, v in rerouting.parted if u < v)
         return f"{down} carried nothing" + (f", which parts {parted}" if parted else "")
-
-    def _tick_later(self, segment: Segment) -> None:
-        """Sample the links every second of a segment's time, as long as it lasts."""
-
-        def tick() -> None:
-            # The next segment begins in the moment in which this one ends, and has ticks of its own.
-            if self._segment is not segment:
-                return
-            self._sample()
-            # A network at rest must be seen to be at rest, so the sampling alone keeps nothing alive.
-            if self.world.clock.pending:
-                self._tick_later(segment)
-
-        self.world.clock.after(SAMPLE_NS, tick)
-
-    def _sample(self) -> None:
-        network, now = self.world.network, self.world.clock.now_ns
-        elapsed = now - self._sampled_ns
-        if not elapsed or self._segment is None:
-            return
-        network.settle()
-        samples = []
-        for link, carried, before in zip(self._changes.links, network.carried_bits, self._sampled_bits, strict=True):
-            # On the wire, as the emulated links count: payload and what is lost around it.
-            bits = (carried - before) / network.efficiency
-            samples.append(
-                LinkSample(
-                    t_s=now / SECOND,
-                    interval_s=elapsed / SECOND,
-                    segment=self._segment.label,
-                    src=link.src_name,
-                    dst=link.dst_name,
-                    configured_bps=link.rate.bps,
-                    achieved_bps=bits * SECOND / elapsed,
-                    carried_bytes=round(bits / 8),
-                    dropped_packets=0,
-                )
-            )
-        self._run.add_links(samples)
-        self._sampled_bits = list(network.carried_bits)
-        self._sampled_ns = now

@@ -53,9 +53,10 @@ def report(
     from testbed.report.bounds import bounds_of
     from testbed.report.decisions import count_decisions
     from testbed.report.find import find_run
+    from testbed.report.json_form import result_to_json
     from testbed.report.measurements import read_run
     from testbed.report.overhead import read_overhead
-    from testbed.report.summary import result_to_json, summarise_run
+    from testbed.report.summary import summarise_run
     from testbed.report.text import render_report
 
     measurements = read_run(find_run(run, runs))

@@ -67,9 +67,10 @@ def run(
 
 def _report(path: Path, format: Format) -> None:
     from testbed.report.bounds import bounds_of
+    from testbed.report.json_form import result_to_json
     from testbed.report.measurements import read_run
     from testbed.report.overhead import read_overhead
-    from testbed.report.summary import result_to_json, summarise_run
+    from testbed.report.summary import summarise_run
     from testbed.report.text import render_report
 
     measurements = read_run(path)

@@ -26,8 +26,9 @@ def runs(
 ) -> None:
     """List the runs, newest last, with each scheduler's mean synchronisation time."""
     from testbed.report.find import list_runs
+    from testbed.report.json_form import result_to_json
     from testbed.report.measurements import read_run
-    from testbed.report.summary import RunResult, result_to_json, summarise_run
+    from testbed.report.summary import RunResult, summarise_run
     from testbed.report.text import render_runs
     from topologies.errors import InvalidFileError
 

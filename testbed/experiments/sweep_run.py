@@ -19,8 +19,9 @@ from testbed.experiments.run import run_experiment, same_network, testbed_for
 from testbed.experiments.spec import LoadedExperiment
 from testbed.experiments.sweep import LoadedSweep, Point, estimate
 from testbed.report.bounds import bounds_of
+from testbed.report.json_form import result_to_json
 from testbed.report.measurements import read_run
-from testbed.report.summary import result_to_json, summarise_run
+from testbed.report.summary import summarise_run
 from topologies.errors import InvalidFileError, StormbedError, UsageError
 
 STATE: Final = "sweep.json"

@@ -11,9 +11,10 @@ from testbed.dashboard.replay import read_replay
 from testbed.emulation.counters import parse_process_stat
 from testbed.experiments.spec import experiment_from_text
 from testbed.report.html import render_page
+from testbed.report.json_form import result_to_json
 from testbed.report.measurements import read_run
 from testbed.report.overhead import read_overhead
-from testbed.report.summary import result_to_json, summarise_run
+from testbed.report.summary import summarise_run
 from testbed.report.text import render_report
 from testbed.simulation.run import run_experiment
 

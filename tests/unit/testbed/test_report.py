@@ -24,9 +24,10 @@ from testbed.experiments.manifest import (
 from testbed.report.bounds import bounds_of
 from testbed.report.compare import compare_runs, comparison_to_json
 from testbed.report.find import find_run, list_runs
+from testbed.report.json_form import result_to_json
 from testbed.report.measurements import Iteration, read_run
 from testbed.report.stats import percentile, summarise
-from testbed.report.summary import RunResult, result_to_json, summarise_run
+from testbed.report.summary import RunResult, summarise_run
 from testbed.report.text import render_comparison, render_report, render_runs, seconds
 from topologies.errors import InvalidFileError
 

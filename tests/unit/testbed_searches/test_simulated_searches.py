@@ -20,10 +20,11 @@ from testbed.report.compare import compare_runs, comparison_to_json
 from testbed.report.compare_page import render_compare_page
 from testbed.report.format import NONE, interval
 from testbed.report.html import render_page
+from testbed.report.json_form import result_to_json
 from testbed.report.measurements import read_run
 from testbed.report.searches import SearchMeasurements, read_searches, summarise_searches
 from testbed.report.stats import summarise
-from testbed.report.summary import result_to_json, summarise_run
+from testbed.report.summary import summarise_run
 from testbed.report.text import render_comparison
 from topologies.errors import CannotHonourError
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.report.json_form import SCHEMA
 from testbed.report.searches import PolicyComparison, compare_policies
 from testbed.report.stats import Summary
-from testbed.report.summary import SCHEMA, RunResult
+from testbed.report.summary import RunResult
 
 
 @dataclass(frozen=True)

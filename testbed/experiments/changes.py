@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -13,6 +15,9 @@ from topologies.errors import RunFailedError
 
 LATE_S: Final = 0.1
 """A change later than this is worth a note; an epoch of the shortest experiments lasts seconds."""
+RETURN_S: Final = 5.0
+"""The controller takes a mended cable for whole after half a second; a busy machine may take longer to tell."""
+POLL_S: Final = 0.05
 
 
 class LinkChanges:
@@ -52,6 +57,25 @@ class LinkChanges:
 
     def _tell(self, step: Mapping[str, Any], segment: str) -> None:
         self._run.add_changes((step["applied_ns"] - self.began_ns) / 1e9, segment, step["links"])
+
+    def await_return(self, links_down: Callable[[], list[str]]) -> None:
+        """Between two turns: wait until the coordinator knows which cables are cut, so that the next turn is not
+        planned without those that the one before had cut.
+
+        `links_down` asks the coordinator, which names a link by its ends, joined by a hyphen.
+        """
+        spec = self._experiment.spec
+        if spec.dynamics.replay != "segment" or all(entry.action != "link-down" for entry in spec.timeline):
+            return
+        states = {(row["src"], row["dst"]): row["state"] for row in self._client.call("links")}
+        ends = ((link.endpoints[0], link.endpoints[1]) for link in self._experiment.topology.links)
+        cut = {"-".join(pair) for pair in ends if states[pair] == "down"}
+        deadline, pause = time.monotonic() + RETURN_S, threading.Event()
+        while set(links_down()) != cut:
+            if time.monotonic() > deadline:
+                self._run.note(f"a turn began {RETURN_S:g} s after cables were mended, of which nobody had told it")
+                return
+            pause.wait(POLL_S)
 
     def note_lateness(self) -> None:
         """Tell the run's readers when changes came late."""

@@ -230,6 +230,7 @@ class EmulatedRun:
             raise
         self._links.begin("")
         self._run.end_segment(segment.label, time.monotonic_ns(), "completed")
+        self._changes.await_return(lambda: coordinator.status()["links_down"])
 
     def _segment_message(self, segment: Segment) -> dict[str, Any]:
         training = self._experiment.spec.training

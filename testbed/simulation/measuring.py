@@ -81,13 +81,13 @@ class _Agent:
     def __init__(self, site: int, job: JobDescription, measuring: Measuring, timers: Timers) -> None:
         self._site = site
         self._measuring = measuring
-        self._now = NetworkNow(measuring.network)
+        self.now = NetworkNow(measuring.network)
         self.network = SiteNetwork(job, site, self, timers)
 
     def links_changed(self, down: Iterable[int]) -> None:
         """The coordinator's word: these links are down now, by index."""
-        self._now.change(down)
-        self._measuring.lanes.lead(self._site, self._now.first_hops(self._site))
+        self.now.change(down)
+        self._measuring.lanes.lead(self._site, self.now.first_hops(self._site))
         self.network.links_changed(down)
 
     @property
@@ -201,6 +201,10 @@ class Measuring:
             chunks=sum(n for site in self.sites for n in site.chunks.values()),
             auxiliary_chunks=sum(n for site in self.sites for way, n in site.chunks.items() if way[2]),
         )
+
+    def all_know(self, down: frozenset[int]) -> bool:
+        """Whether the coordinator and every site have heard that these links are down, and no others."""
+        return all(now.down == down for now in (self.now, *(agent.now for agent in self._agents)))
 
     def _view(self, rates: Rates) -> NetworkView:
         return self._foreseen(network_view(self.network, rates, self._members, self.now))

@@ -72,6 +72,11 @@ class Rerouting:
         return "blackhole" if direction in self._cut["blackhole"] else "up"
 
     @property
+    def settled(self) -> frozenset[int] | None:
+        """The links that the switches' rules avoid, once these are no longer about to change."""
+        return None if self._moving or self._watch.pending else self._down
+
+    @property
     def cut(self) -> dict[str, frozenset[int]]:
         """The directions that are down or swallow everything."""
         return {kind: frozenset(directions) for kind, directions in self._cut.items()}

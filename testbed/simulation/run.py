@@ -87,6 +87,8 @@ class SimulatedRun:
                 self._conduct(segment)
                 if spec.dynamics.replay == "segment":
                     self._changes.rewind()
+                    # The next turn is not planned without the cables that this one has cut.
+                    self.world.clock.run(until=lambda: self.world.links_settled)
         finally:
             self._decisions.close()
             for row, trace in zip(self._rows, self._traces, strict=True):

@@ -193,6 +193,12 @@ class World:
         lanes.rerouting.change(down, blackhole)
         lanes.look()
 
+    @property
+    def links_settled(self) -> bool:
+        """Whether switches, coordinator and sites know of every cable that was cut or mended."""
+        down = frozenset[int]() if self.lanes.rerouting is None else self.lanes.rerouting.settled
+        return down is not None and (self.measuring is None or self.measuring.all_know(down))
+
     def _links_changed(self, down: frozenset[int]) -> None:
         """The controller tells the coordinator which links it takes for cut."""
 

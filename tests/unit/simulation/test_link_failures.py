@@ -261,6 +261,25 @@ def test_an_experiment_plans_anew_and_its_run_tells(
     assert len(iterations) == 16
 
 
+def test_a_turn_that_ends_with_a_cable_cut_leaves_nothing_of_it_to_the_next(tmp_path: Path) -> None:
+    """The same scheduler twice: the same plans at the same times after their start, and the same synchronisations."""
+    text = EXPERIMENT.format(awareness="off", policy="barrier").replace(", for: 3s", "")
+    text = text.replace("schedulers: [", "schedulers: [{name: netstorm, label: first}, ")
+    experiment = experiment_from_text(text)
+    run_experiment(experiment, tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    first, second = (run.iterations[label] for label in ("first", "netstorm"))
+    times = [[i.synchronisation_s for i in turn] for turn in (first, second)]
+    assert times[1] == [pytest.approx(seconds, rel=1e-6) for seconds in times[0]]
+    plans = [segment.plan for segment in run.manifest.segments]
+    assert plans[0] == plans[1]
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    turns = [event["policies"] for event in events if event["kind"] == "network-followed"]
+    assert [[entry["reason"] for entry in policies] for policies in turns] == [["start", "links"]] * 2
+    began = [segment.started_ns or 0 for segment in run.manifest.segments]
+    assert turns[0][1]["issued_ns"] - began[0] == pytest.approx(turns[1][1]["issued_ns"] - began[1], abs=1000)
+
+
 def test_a_run_with_cuts_repeats_to_the_last_digit(tmp_path: Path) -> None:
     events, traces = [], []
     for name in ("a", "b"):

@@ -14,10 +14,11 @@ from typing import Any
 
 from agents.control import CoordinatorClient
 from agents.search.base import StagePlan, TrialRun, Tuner
-from testbed.experiments.emulated import POLL_S, compute_message
+from testbed.experiments.on_testbed import POLL_S
 from testbed.experiments.schema import Experiment
 from testbed.experiments.search_check import names_of
 from testbed.experiments.spec import Segment
+from testbed.experiments.told import compute_message
 from testbed.searches.coflows import Coflows
 from testbed.searches.plan import (
     SearchPlan,

@@ -83,6 +83,10 @@ def _check_shared(document: Document, spec: Experiment, topology: Topology) -> N
     if spec.dynamics.kind != "none" or spec.timeline:
         key = "timeline" if spec.timeline else "dynamics"
         raise document.error((key,), "links do not change during searches in this version", hint=f"leave {key} out")
+    if spec.training.overlap:
+        raise document.error(
+            ("training", "overlap"), "trials hand over all their gradients at once", hint="leave overlap out"
+        )
     if spec.world == "simulated" and spec.trainer == "torch":
         raise document.error(
             ("trainer",), "the simulated world trains without torch", hint="trainer: numpy, or world: emulated"

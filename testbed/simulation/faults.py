@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agents.faults import PATIENCE_SECONDS, Fault, cause_of
@@ -16,6 +16,7 @@ from testbed.simulation.clock import SECOND, VirtualClock
 class Faults:
     """Deadlines and lost connections of one job.
 
+    control_ns  one way between each site and the coordinator
     deadline_s  the longest that a collective may take at a site; None: for ever
     execute     does what the coordinator asks for
     """
@@ -26,14 +27,14 @@ class Faults:
         coordinator: CoordinatorMachine,
         sites: list[SiteMachine],
         *,
-        control_delay_ns: int,
+        control_ns: Sequence[int],
         deadline_s: float | None,
         execute: Callable[[list[CoordinatorAction]], None],
     ) -> None:
         self._clock = clock
         self._coordinator = coordinator
         self._sites = sites
-        self._control_delay_ns = control_delay_ns
+        self._control_ns = control_ns
         self._deadline_s = deadline_s
         self._execute = execute
         self._faults: list[Fault] = []
@@ -61,7 +62,7 @@ class Faults:
         self._tell(Fault(site, cause, telling, frozenset(waiting.sites)), seq)
 
     def _tell(self, fault: Fault, seq: int | None) -> None:
-        self._clock.after(self._control_delay_ns, lambda: self._heard(fault, seq))
+        self._clock.after(self._control_ns[fault.site], lambda: self._heard(fault, seq))
 
     def _heard(self, fault: Fault, seq: int | None) -> None:
         if self._coordinator.aborted is not None:

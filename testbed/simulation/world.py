@@ -109,7 +109,7 @@ class World:
             self.clock,
             self.coordinator,
             self.sites,
-            control_delay_ns=options.control_delay_ns,
+            control_ns=self._control_ns,
             deadline_s=deadline_s,
             execute=self._coordinate,
         )

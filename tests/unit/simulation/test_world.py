@@ -12,6 +12,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from agents.faults import PATIENCE_SECONDS
 from agents.planning.base import Plan, Tree
 from agents.planning.registry import get_scheduler, scheduler_names
 from agents.sync.payload import GhostPayload, PayloadError
@@ -243,6 +244,18 @@ def test_efficiency_stretches_time(topology_of: Build) -> None:
         topology, "netstorm", 10 * MBIT_ELEMENTS, MBIT_ELEMENTS, options=WorldOptions(efficiency=0.5)
     ).seconds
     assert half == pytest.approx(2 * full, rel=1e-6)
+
+
+def test_a_fault_is_told_over_the_distance_of_its_site(topology_of: Build) -> None:
+    """dc2 waits a second for a release, says so over 30 ms, is waited for whether more is said, and hears the end."""
+    world = World(topology_of({(0, 1): 10}, "30ms"), coordinator="dc1", deadline_s=1.0)
+    world.use("netstorm", 1_000)
+    world.begin(1, allreduce(10_000))
+    world.clock.run(until=lambda: bool(world.failures))
+    ((site, seq, cause),) = world.failures
+    assert (site, seq) == (1, 0)
+    assert cause.startswith("waited 1 s for")
+    assert world.clock.now_ns / 1e9 == pytest.approx(1.0 + 0.03 + PATIENCE_SECONDS + 0.03)
 
 
 def test_every_kind_of_collective_and_a_new_plan_for_each(topology_of: Build) -> None:

@@ -75,6 +75,7 @@ def test_turns_are_policies_and_one_tuner_may_stand_alone() -> None:
         ({"tuners": [GOOD["tuner"]]}, "tuner or tuners, not both"),
         ({"world": "simulated", "trainer": "torch"}, "simulated world trains without torch"),
         ({"timeline": [CUT]}, "links do not change"),
+        ({"training": {"model": "mlp-20k", "overlap": True}}, "all their gradients at once.*leave overlap out"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_key_and_the_fix(changes: dict[str, Any], said: str) -> None:

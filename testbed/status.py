@@ -15,13 +15,12 @@ from typing import Any
 
 from testbed.api import Testbed
 from testbed.emulation.page import page_url
+from testbed.parts import ended_parts
 from testbed.telemetry.query import PrometheusClient, PrometheusError, Series
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 RECENT = "30s"
-# The names under which the supervisor starts what a testbed consists of.
-PARTS = frozenset({"controller", "delay-line", "sshd", "agent", "coordinator", "prometheus"})
 
 
 @dataclass(frozen=True)
@@ -210,19 +209,6 @@ class StatusReader:
         except PrometheusError:
             return None, ()
         return up, job_statuses(metrics)
-
-
-def ended_parts(processes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The testbed's own processes that have ended, which none should while it stands. Pure.
-
-    Args:
-        processes: as the supervisor's `status` gives them; those that users started are among them.
-    """
-    return tuple(
-        f"{process['name']} of {process['site']}" if process["site"] else process["name"]
-        for process in processes
-        if process["status"] is not None and process["name"] in PARTS
-    )
 
 
 # The agents name a job `run`, because Prometheus' own `job` names the kind of target.

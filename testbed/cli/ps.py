@@ -9,7 +9,7 @@ import typer
 
 from testbed.cli.output import Format, FormatOption, print_json, print_table
 from testbed.cli.select import NameOption, attach, attach_to_site
-from testbed.status import PARTS
+from testbed.parts import PARTS
 from topologies.errors import UsageError
 
 

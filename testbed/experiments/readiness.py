@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from agents.control import CoordinatorClient
 from testbed.client import SupervisorClient
-from testbed.status import ended_parts
+from testbed.parts import ended_parts
 from topologies.errors import CannotHonourError, DeadlineError, RunFailedError, StormbedError, UsageError
 
 if TYPE_CHECKING:

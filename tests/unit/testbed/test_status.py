@@ -17,6 +17,7 @@ from rich.console import Console
 from testbed import status
 from testbed.cli.scroll import Scroll, Window
 from testbed.cli.status import render
+from testbed.parts import ended_parts
 from testbed.status import JobStatus, LinkStatus, SiteStatus, Snapshot
 from testbed.supervisor.link_verbs import _in_words
 from testbed.telemetry.query import Series
@@ -83,7 +84,7 @@ def test_a_process_of_the_testbed_that_ended_is_named_and_one_of_a_user_is_not()
         {"name": "controller", "site": None, "status": 1},
         {"name": "iperf3", "site": "dc1", "status": 0},
     ]
-    assert status.ended_parts(processes) == ("agent of dc2", "controller")
+    assert ended_parts(processes) == ("agent of dc2", "controller")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another namespace needs root: this claim is UNVERIFIED here")

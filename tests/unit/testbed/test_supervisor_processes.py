@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from testbed.api import SiteHandle
 from testbed.emulation.waiting import wait_for
+from testbed.handles import SiteHandle
 from testbed.supervisor import process_verbs
 from testbed.supervisor.processes import Process, ProcessSpec, ProcessTable
 from topologies.errors import UsageError

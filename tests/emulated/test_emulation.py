@@ -37,8 +37,9 @@ def triangle(bring):
 
 @pytest.fixture
 def fresh(triangle):
-    """The triangle with every link as declared."""
+    """The triangle with every link as declared, and traffic led as it was at first."""
     triangle.client.call("link_reset")
+    wait_for(triangle.rerouted, "the controller to lead all traffic as declared", 20)
     return triangle
 
 

@@ -177,10 +177,10 @@ class Coordinator:
             DecisionFile(decision_path(self.config.run_dir, wanted.job)),
         )
         job.options = wanted.awareness, wanted.auxiliary, wanted.policy
-        job.run(job.machine.announce_ahead(wanted.policy.announced))
+        plan = None
         if wanted.scheduler is not None:
             job.scheduler_spec = wanted.scheduler
-            job.set_plan(await self._plan(job, wanted.scheduler, self._view(job, self.rates)))
+            plan = await self._plan(job, wanted.scheduler, self._view(job, self.rates))
         self.jobs[description.wire] = job
         self._owners.setdefault(stream, set()).add(wanted.job)
         try:
@@ -189,6 +189,10 @@ class Coordinator:
             job.abort(str(error))
             self._drop(job)
             raise
+        # Announcements do not wait for releases, so the sites have to know the job before.
+        job.run(job.machine.announce_ahead(wanted.policy.announced))
+        if plan is not None:
+            job.set_plan(plan)
         return {"job": wanted.job, "world_size": sum(workers)}
 
     async def _run_segment(

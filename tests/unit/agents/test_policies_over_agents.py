@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agents.planning.registry import get_scheduler
+from agents.views import network_view
+
 Everywhere = Callable[[dict[Any, Callable[[], Any]]], dict[Any, Any]]
 RANDOM = {"name": "netstorm", "options": {"paths": "random"}}
 
@@ -88,3 +91,45 @@ def test_options_that_make_no_sense_are_refused(make_cluster: Any) -> None:
         with pytest.raises(UsageError, match=f"segment a: .*{words}"):
             runner.run_segment("job", {"label": "a", "scheduler": "star", "policy": policy})
     runner.close_job("job")
+
+
+def test_a_job_opened_with_a_plan_that_is_announced_begins(make_cluster: Any, everywhere: Everywhere) -> None:
+    """Its sites hear of the plan after they have heard of the job: else they would wait for it for ever."""
+    cluster = make_cluster("pair")
+    runner = cluster.runner()
+    runner.open_job(
+        {"job": "job", "sites": dict.fromkeys(cluster.names, 1), "scheduler": "star", "policy": "announced"}
+    )
+    everywhere({site: functools.partial(_join_and_sum, cluster, site) for site in range(2)})
+    runner.close_job("job")
+
+
+def test_plans_that_change_while_nothing_moves_are_kept_nowhere(make_cluster: Any, everywhere: Everywhere) -> None:
+    """An agent's memory goes by the collectives under way, not by how often somebody has planned."""
+    cluster = make_cluster("triangle")
+    runner = cluster.runner()
+    runner.open_job(
+        {"job": "job", "sites": dict.fromkeys(cluster.names, 1), "scheduler": "star", "policy": "announced"}
+    )
+    (job,) = cluster.coordinator.jobs.values()
+    stars = [
+        get_scheduler({"name": "star", "options": {"server": name}}, cluster.names).plan(
+            network_view(cluster.config, cluster.coordinator.rates, job.description.members)
+        )
+        for name in cluster.names
+    ]
+    for number in range(1, 301):
+        cluster.call(lambda number=number: job.set_plan(stars[number % 3], {"reason": "rates"}))
+    everywhere({site: functools.partial(_join_and_sum, cluster, site) for site in range(3)})
+    kept = cluster.call(
+        lambda: [job.machine.retained]
+        + [own.collectives.machine.installed for agent in cluster.agents for own in agent.jobs.values()]
+    )
+    assert len(kept) == 4 and all(versions[-1] == 301 for versions in kept), "all have come"
+    assert all(len(versions) <= 3 for versions in kept), kept
+    runner.close_job("job")
+
+
+def _join_and_sum(cluster: Any, site: int) -> None:
+    with cluster.join(site) as client:
+        sums(client, 1, 1_001)

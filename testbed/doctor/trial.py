@@ -42,8 +42,9 @@ SESSIONS: Final = 33
 SESSIONS_S: Final = 30.0
 TCP_S: Final = 1.0
 LEAST_TCP_BYTES: Final = 1_000_000
-BAND: Final = (0.85, 1.0)
-"""Of the declared rate: TCP's payload is at most 0.956 of it, and the machine may be busy."""
+BAND: Final = (0.85, 1.25)
+"""Of the declared rate. TCP's payload is at most 0.956 of it, and the machine may be busy: less is carried then, or
+what it held up before the second that counts arrives in it as well. Without shaping it is tens of times the rate."""
 GLOO_PORT: Final = 29_500
 GLOO_S: Final = 60.0
 GLOO_SUM: Final = 750_000

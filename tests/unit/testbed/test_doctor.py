@@ -182,6 +182,7 @@ def link_test(**values: float | None) -> dict[str, float | None]:
     ("found", "state", "words"),
     [
         (link_test(), State.OK, "95.2 Mbit/s"),
+        (link_test(carried_bps=104e6), State.OK, "104.0 Mbit/s"),  # held up before, and counted in this second
         (link_test(carried_bps=70e6), State.DEGRADED, "70.0 Mbit/s"),
         (link_test(carried_bps=3e6), State.MISSING, "less than 1 MB"),  # pings pass, segments do not
         (link_test(rtt_s=None), State.MISSING, "no round trip"),

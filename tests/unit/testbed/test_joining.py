@@ -36,9 +36,14 @@ def test_all_workers_of_all_jobs_are_waited_for(cluster: Cluster) -> None:
             for job, site in (("a", 0), ("a", 1), ("b", 0), ("b", 1)):
                 workers.enter_context(cluster.join(site, job))
 
-        joining = threading.Timer(0.3, join)
-        joining.start()
-        await_joined(cluster.runner(), ["a", "b"], 4, check=nothing, say=said.append, of=" of trials")
+        joining = threading.Thread(target=join)
+
+        def say(text: str) -> None:
+            said.append(text)
+            if len(said) == 1:
+                joining.start()
+
+        await_joined(cluster.runner(), ["a", "b"], 4, check=nothing, say=say, of=" of trials")
         joining.join()
     assert said[0] == "0 of 4 workers of trials have joined"
     assert said[-1] == "4 of 4 workers of trials have joined"
@@ -60,9 +65,9 @@ def test_who_does_not_come_is_not_waited_for_for_ever(cluster: Cluster) -> None:
     runner.open_job({"job": "a", "sites": {"dc1": 1, "dc2": 1}})
     with (
         cluster.join(0, "a"),
-        pytest.raises(DeadlineError, match=r"waited 0.3 s for 1 of 2 workers to join in vain"),
+        pytest.raises(DeadlineError, match=r"waited 1 s for 1 of 2 workers to join in vain"),
     ):
-        await_joined(runner, ["a"], 2, check=nothing, say=lambda text: None, deadline_s=0.3)
+        await_joined(runner, ["a"], 2, check=nothing, say=lambda text: None, deadline_s=1.0)
 
 
 def test_a_check_that_fails_ends_the_waiting(cluster: Cluster) -> None:

@@ -55,11 +55,14 @@ def test_jobs_that_make_no_sense_are_refused_with_the_field(make_cluster: Any) -
 def test_a_job_waits_for_the_agents_and_names_those_that_are_missing(
     make_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator_module, "OPEN_SECONDS", 0.3)
     cluster = make_cluster("triangle")
     runner = cluster.runner()
     cluster.do(cluster.agents[1].close())
-    with pytest.raises(DeadlineError, match=r"waited 0\.3 s for the agents of dc2 to connect"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(DeadlineError, match=r"waited 0\.3 s for the agents of dc2 to connect"),
+    ):
+        patch.setattr(coordinator_module, "OPEN_SECONDS", 0.3)
         runner.open_job({"job": "job", "sites": dict.fromkeys(cluster.names, 1)})
     runner.open_job({"job": "job", "sites": {"dc1": 1, "dc3": 1}})
     runner.close_job("job")

@@ -105,7 +105,8 @@ class SegmentRow(_Row):
 
     `elements` is what every worker hands over each iteration. Times are nanoseconds of the run's one
     monotonic clock. `plan` is the scheduler's plan in the form that `testbed plan --format json` prints; None
-    where the scheduler decides per transfer. With `overlap` gradients are handed over before the last is ready.
+    where the scheduler decides per transfer. With `overlap` gradients are handed over before the last is ready;
+    with `ahead` a site sends what it has before all are ready, because no barrier holds it.
     """
 
     label: str
@@ -119,6 +120,7 @@ class SegmentRow(_Row):
     finished_ns: int | None = None
     plan: dict[str, Any] | None = None
     overlap: bool = False
+    ahead: bool = False
 
 
 class FailureRow(_Row):

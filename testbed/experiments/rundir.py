@@ -98,6 +98,7 @@ class RunDirectory:
                     iterations=segment.iterations,
                     warmup=segment.warmup,
                     overlap=segment.overlap,
+                    ahead=bool(segment.library or segment.policy.announced),
                 )
                 for segment in experiment.segments
             ),

@@ -49,7 +49,8 @@ class SchedulerResult:
     every element of every sum and the run ended well; None for models that are trained. `time_to_accuracy` is over
     the repeats that reached the run's `accuracy_target`, `reached` of them; None where nothing measured it.
     `idle` is how long a worker's gradients wait for the last worker's in an iteration, the mean over the workers;
-    `idle_of` is by worker the mean over the iterations, `apart_s` the mean of the longest in each.
+    `idle_of` is by worker the mean over the iterations, `apart_s` the mean of the longest in each, 0 where a
+    barrier has all begin together.
     `carried_bytes` has a value for each repeat, the mean of its iterations.
     """
 
@@ -83,8 +84,8 @@ class SchedulerResult:
 
     @property
     def head_start(self) -> float:
-        """How much of the bound had passed, in the mean, from a first worker's gradients to the last's, when the time
-        begins to count."""
+        """How much of the bound sites may have sent for, in the mean, when the last worker's gradients are ready and
+        the time begins to count."""
         return self.apart_s / self.bound_s if self.bound_s else 0.0
 
     @property
@@ -233,7 +234,9 @@ def _summarise_scheduler(name: str, measurements: Measurements, target: float | 
         reached=len(reached),
         idle=_summarise_times(by_segment, lambda i: fmean(i.idle_s.values()) if i.idle_s else None),
         idle_of=_idle_of(by_segment, measurements.manifest),
-        apart_s=fmean([max(idle.values()) for idle in _idle(by_segment)] or [0.0]),
+        apart_s=fmean([max(idle.values()) for idle in _idle(by_segment)] or [0.0])
+        if any(segment.ahead for segment in segments)
+        else 0.0,
     )
 
 

@@ -186,8 +186,8 @@ def _notes(result: RunResult) -> list[Text]:
     if early:
         notes.append(
             Text(
-                f"x bound: workers were not ready together ({', '.join(early)}), and what the others send before the "
-                "last is ready does not count in its time, so that less than 1 is possible"
+                f"x bound: without a barrier ({', '.join(early)}) sites send what they have before the last worker "
+                "is ready, which does not count in the time, so that less than 1 is possible"
             )
         )
     if manifest.changed_by_hand:

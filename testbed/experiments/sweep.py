@@ -73,6 +73,11 @@ class Sweep(BaseModel):
         for key, values in self.axes.items():
             if not values:
                 raise ValueError(f"axes.{key}: an axis without values")
+            for number, value in enumerate(values):
+                if not _is_plain(value):
+                    raise ValueError(
+                        f"axes.{key}[{number}]: {value!s:.60} was read as a {type(value).__name__}; quote it"
+                    )
             written = [label(value) for value in values]
             if len(set(written)) < len(written):
                 raise ValueError(f"axes.{key}: the same value twice")
@@ -203,6 +208,15 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key, yaml.safe_load(value)
     except yaml.YAMLError:
         raise UsageError(f"{text!r}: its value cannot be read", hint="write it as in YAML") from None
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON has such values; YAML makes dates, sets and bytes as well."""
+    try:
+        label(value)
+    except TypeError:
+        return False
+    return True
 
 
 def label(value: Any) -> str:

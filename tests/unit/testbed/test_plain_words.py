@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable
+import random
+import re
+from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from pydantic import BaseModel
 
 from agents.job_spec import JobSpec, segment_options
+from agents.numpy_worker import Segment as NumpySegment
 from agents.numpy_worker import parse_segment as numpy_segment
 from agents.options import AuxiliaryOptions, AwarenessOptions, PolicyOptions
 from agents.trials import TrialSegment
 from agents.worker.segment import parse_segment as torch_segment
 from testbed.emulation.rundir import RunDir, read_info
 from testbed.experiments.manifest import read_manifest
-from testbed.experiments.sweep import sweep_of
+from testbed.experiments.schema import Experiment
+from testbed.experiments.sweep import Sweep, sweep_of
+from testbed.timeline import RunDynamics, TimelineEntry
 from topologies.dynamics import Dynamics
 from topologies.errors import StormbedError
+from topologies.model import Topology
+from topologies.validation import Unfit, fit
 
 JOB = {"job": "train", "sites": {"dc1": 1}}
 SEGMENT = {"label": "a", "iterations": 1, "elements": 1, "model": "mlp-2m"}
@@ -86,3 +97,64 @@ def test_what_is_wrong_is_told_in_plain_words(door: str, tmp_path: Path) -> None
         assert words in text
     assert "pydantic" not in text and "validation error" not in text and "\n" not in text
     assert caught.value.exit_code == 2
+
+
+SHIPPED = Path(__file__).parents[3]
+WHOLE: dict[type[BaseModel], list[Any]] = {
+    JobSpec: [{**JOB, "awareness": {"estimator": "unbiased"}, "auxiliary": "off", "policy": {"switch": "announced"}}],
+    NumpySegment: [{**SEGMENT, "elements": [3, 4], "compute": {"mean_s": 1, "sites": {"dc1": {"mean_s": 2}}}}],
+    TrialSegment: [{**SEGMENT, "layers": [3, 4]}],
+    Experiment: [yaml.safe_load(file.read_text()) for file in SHIPPED.glob("testbed/experiments/library/*.yaml")],
+    Topology: [yaml.safe_load(file.read_text()) for file in SHIPPED.glob("topologies/library/*.yaml")],
+    Sweep: [{"name": "a", "experiment": "e", "axes": {"seed": [1, 2]}}],
+    TimelineEntry: [{"at": "1s", "action": "link-set", "link": "a-b", "rate": "5mbit", "for": "2s"}],
+    RunDynamics: [{"kind": "uniform", "every": "1s", "rate": "20mbit..30mbit"}],
+}
+# All that a YAML file may hold, dates, sets and bytes included.
+JUNK = [
+    *(None, True, -1, 3.5, float("nan"), float("inf"), 10**30, "", "x", "off", "ä\n", b"x", date(2020, 1, 1)),
+    *([], [1], [None], {}, {"a": 1}, {1: 2}, {"name": "x"}, {1, 2}),
+]
+
+
+def _places(data: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    inside = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in inside:
+        yield (*place, key)
+        yield from _places(value, (*place, key))
+
+
+def _spoilt(rng: random.Random, data: Any) -> Any:
+    """The same with one to three of its values replaced, left out, or joined by a key that does not belong."""
+    data = copy.deepcopy(data)
+    for _ in range(rng.randint(1, 3)):
+        places = list(_places(data))
+        if not places:
+            return data
+        *above, key = rng.choice(places)
+        held = data
+        for part in above:
+            held = held[part]
+        match rng.randrange(3):
+            case 0:
+                held[key] = copy.deepcopy(rng.choice(JUNK))
+            case 1:
+                del held[key]
+            case _ if isinstance(held, dict):
+                held[rng.choice(["nosuch", "naem", 3])] = copy.deepcopy(rng.choice(JUNK))
+    return data
+
+
+@pytest.mark.parametrize("model", WHOLE, ids=lambda model: f"{model.__module__}.{model.__name__}")
+def test_whatever_is_wrong_there_are_words_for_it(model: type[BaseModel]) -> None:
+    rng, refused = random.Random(7), 0
+    for _ in range(500):
+        data = _spoilt(rng, rng.choice(WHOLE[model]))
+        try:
+            fit(model, data)
+        except Unfit as unfit:
+            refused += 1
+            # No name of pydantic's for what it has tried, and one line.
+            raw = re.search(r"function-|literal\[|constrained|chain\[|lax-or|nonetype|\n", str(unfit).lower())
+            assert raw is None, (str(unfit), data)
+    assert refused > 100

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from testbed.cli.output import Format, FormatOption, print_json, print_table
+
+if TYPE_CHECKING:
+    from topologies.model import Topology
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +26,17 @@ def bound(
         ),
     ] = None,
     scale: Annotated[float, typer.Option(help="Multiply all rates by this.")] = 1.0,
+    dynamics: Annotated[
+        str | None,
+        typer.Option(
+            "--dynamics",
+            metavar="KIND[?KEY=VALUE&...]",
+            help="The least time while links change by themselves, as in `up --dynamics`; needs --bytes.",
+        ),
+    ] = None,
+    at_s: Annotated[
+        float, typer.Option("--at", min=0, help="With --dynamics: begun so many seconds after the changes.")
+    ] = 0.0,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Print the highest rate at which any scheme can sum and spread data, and the cut that limits it."""
@@ -34,6 +49,9 @@ def bound(
     network = load_topology(topology)
     if scale != 1.0:
         network = network.scaled(scale)
+    if dynamics is not None:
+        _while_changing(network, dynamics, nbytes, at_s, scale, output)
+        return
     limit = bounds.bound(network, nbytes)
     if output is Format.JSON:
         document = limit.to_dict()
@@ -52,4 +70,29 @@ def bound(
         rows.append(("reached", f"{limit.attained_rate_bps / 1e6:.3f} Mbit/s by the trees found"))
     parts = [", ".join(part) for part in limit.named_cut]
     rows.append(("limited by", (" -> " if limit.cut_kind == "directed" else " | ").join(parts)))
+    print_table(("bound", network.name), rows)
+
+
+def _while_changing(
+    network: Topology, dynamics: str, nbytes: int | None, at_s: float, scale: float, output: Format
+) -> None:
+    from testbed.simulation import changing
+    from topologies.dynamics import Dynamics
+    from topologies.errors import UsageError
+
+    how = Dynamics.parse(dynamics)
+    if nbytes is None:
+        raise UsageError("where links change, how fast depends on how long", hint="say how much: --bytes N")
+    seconds = changing.least_seconds(network, how, nbytes, at_s, scale=scale, folder=Path.cwd())
+    rate_bps = 8 * nbytes / seconds
+    if output is Format.JSON:
+        document = {"topology": network.name, "scale": scale, "dynamics": str(how), "at_s": at_s}
+        print_json({**document, "bytes": nbytes, "seconds": seconds, "rate_bps": rate_bps})
+        return
+    rows = [
+        ("links change", str(how)),
+        ("begun", f"{at_s:g} s after the changes"),
+        ("time", f"{seconds:.3f} s for {nbytes} bytes"),
+        ("rate", f"{rate_bps / 1e6:.3f} Mbit/s in the mean"),
+    ]
     print_table(("bound", network.name), rows)

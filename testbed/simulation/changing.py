@@ -15,11 +15,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from scipy.optimize import brentq
 
 from testbed.simulation.bounds import Rates, bound
+from topologies.dynamics import Dynamics
 from topologies.errors import UsageError
+from topologies.model import Topology
 
 PRECISION = 1e-6
 """Of the seconds, relative. The least time is given that much too small, never too large."""
@@ -103,6 +106,35 @@ class RateHistory:
             except UsageError:
                 self._limits[key] = 0.0
         return self._limits[key]
+
+
+def least_seconds(
+    topology: Topology,
+    dynamics: Dynamics,
+    nbytes: int,
+    start_s: float = 0.0,
+    *,
+    seed: int = 1,
+    scale: float = 1.0,
+    folder: Path | None = None,
+) -> float:
+    """The least time on a topology whose links change by themselves, begun `start_s` after the changes.
+
+    `topology` is scaled already; the other arguments are those of `Dynamics.changes`, and so are the errors.
+    """
+    initial: dict[tuple[int, int], float] = {arc: float(rate) for arc, rate in topology.rates().items()}
+    arcs = [(link.src, link.dst) for link in topology.directed]
+    known_s = bound(topology, nbytes).seconds or 0.0
+    while True:
+        known_s *= 2  # changes have no end, and what is needed of them shows when the time is known
+        coming = dynamics.changes(topology, start_s + known_s, seed=seed, scale=scale, folder=folder)
+        changes = [
+            (at, {arcs[index]: float(change.rate.bps) for index, change in links.items() if change.rate is not None})
+            for at, links in coming
+        ]
+        seconds = RateHistory(initial, changes).least_seconds(nbytes, start_s)
+        if seconds is not None and seconds <= known_s:
+            return seconds
 
 
 def _all_that_counts(rates: Rates, bits: float) -> float:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.cli import build
+from testbed.cli.errors import exit_code_of
 from testbed.simulation.bounds import bound
 from testbed.simulation.changing import PRECISION, RateHistory
+from topologies.dynamics import NETSTORM_ORDER, netstorm_rates
 from topologies.errors import UsageError
+from topologies.load import load_topology
 
 PAIR = {(0, 1): 100.0, (1, 0): 100.0}
 
@@ -64,6 +70,31 @@ def test_links_that_nobody_knows_and_times_out_of_order_are_refused() -> None:
         RateHistory(PAIR, [(1.0, {(0, 2): 1.0})])
     with pytest.raises(UsageError, match="in order of time"):
         RateHistory(PAIR, [(2.0, both(1.0)), (1.0, both(2.0))])
+
+
+def test_the_command_follows_the_published_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first epoch alone far from its end; across the end the mean of two epochs' rates, by their shares."""
+    wan, nbytes = load_topology("netstorm-9"), 228_117_288
+    alone = bound(wan, nbytes).seconds
+    assert alone is not None
+
+    def asked(*words: str) -> dict[str, Any]:
+        code = exit_code_of(
+            lambda: build()(["bound", "netstorm-9", "--format", "json", *words], prog_name="testbed")
+        )
+        said = capsys.readouterr()
+        return json.loads(said.out) if code == 0 else {"code": code, "said": said.err}
+
+    sure = ("--bytes", str(nbytes), "--dynamics", "netstorm?every=180s")
+    assert asked(*sure)["seconds"] == pytest.approx(alone)
+    assert asked(*sure, "--at", str(180 - 1.01 * alone))["seconds"] == pytest.approx(alone)
+    across = asked(*sure, "--at", "175")["seconds"]
+    epochs = [netstorm_rates(k) for k in (0, 1)]
+    arcs = [(u - 1, v - 1) for u, v in NETSTORM_ORDER]
+    bits = {a: 5e6 * x + (across - 5) * 1e6 * y for a, x, y in zip(arcs, *epochs, strict=True)}
+    assert bound(bits).rate_bps == pytest.approx(8 * nbytes, rel=1e-5)
+    refused = asked("--dynamics", "netstorm")
+    assert refused["code"] == 2 and "say how much: --bytes N" in refused["said"]
 
 
 @given(seed=st.integers(0, 2**32))

@@ -97,7 +97,7 @@ def test_points_are_every_combination_once(axes: dict[str, list[int]]) -> None:
     [
         ({"axes": {"seed": []}}, "an axis without values"),
         ({"axes": {"seed": [1, 1]}}, "the same value twice"),
-        ({"axes": {"seed": [1, date(2020, 1, 1)]}}, "line 3: axes.seed[1]: 2020-01-01 was read as a date; quote it"),
+        ({"axes": {"seed": [1, date(2020, 1, 1)]}}, "line 6: axes.seed[1]: 2020-01-01 was read as a date; quote it"),
         ({"axes": {"Seed!": [1]}}, "no key of an experiment"),
         ({"axes": {"seed": [1]}, "set": {"seed": 2}}, "both an axis and set"),
         ({"axes": {"seed": list(range(101)), "repeats": list(range(1, 101))}}, "10100 points"),

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.planning.registry import scheduler_names
+from agents.sync.spec import allreduce
 from testbed.cli import build
 from testbed.cli.errors import exit_code_of
 from testbed.simulation.bounds import bound
 from testbed.simulation.changing import PRECISION, RateHistory
-from topologies.dynamics import NETSTORM_ORDER, netstorm_rates
+from testbed.simulation.world import SECOND, World
+from topologies.dynamics import NETSTORM_ORDER, Dynamics, netstorm_rates
 from topologies.errors import UsageError
 from topologies.load import load_topology
 
@@ -117,3 +120,28 @@ def test_the_time_is_the_least_whose_integrals_suffice(seed: int) -> None:
         return bound(bits).rate_bps
 
     assert allowed(seconds * (1 - 1e-4)) < 8 * nbytes < allowed(seconds * (1 + 5 * PRECISION + 1e-5)) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("scheduler", scheduler_names())
+def test_no_scheduler_beats_it_while_rates_change(scheduler: str) -> None:
+    """Four synchronisations, one after the other, over rates that change a few times within each."""
+    wan = load_topology("netstorm-9")
+    dynamics = Dynamics.model_validate({"kind": "netstorm", "every": "400ms", "seed": 3})
+    world = World(wan)
+    world.use(scheduler, 100_000)
+    world.follow(dynamics.changes(wan, until_s=40.0))
+    arcs = {link.index: (link.src, link.dst) for link in wan.directed}
+    changes = [
+        (at, {arcs[k]: float(change.rate.bps) for k, change in links.items() if change.rate is not None})
+        for at, links in dynamics.changes(wan, until_s=40.0)
+    ]
+    history = RateHistory(dict(wan.rates()), changes)
+    for _ in range(4):
+        began_s = world.clock.now_ns / SECOND
+        for site in range(world.n):
+            seq = world.begin(site, allreduce(2_000_000))
+        seconds = world.run_until_complete(seq).synchronisation_s
+        least = history.least_seconds(8_000_000, began_s)
+        assert least is not None
+        assert 0 < least <= seconds
+        assert least > 0.4, "it does meet changes"

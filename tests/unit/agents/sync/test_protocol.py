@@ -15,7 +15,8 @@ import pytest
 from agents.planning.registry import get_scheduler
 from agents.sync.spec import allreduce
 
-from .protocol_world import Options, World, names, random_spec, random_view
+from .protocol_world import Options, World
+from .random_jobs import names, random_spec, random_view
 
 SEEDS_PER_BLOCK = 150
 

@@ -44,7 +44,9 @@ class RunDynamics(Dynamics):
     @model_serializer(mode="wrap")
     def _what_applies(self, handler: SerializerFunctionWrapHandler) -> Any:
         fields = super()._what_applies(handler)
-        return fields if isinstance(fields, str) else fields | {"replay": self.replay}
+        if isinstance(fields, str):
+            return fields if self.replay == "segment" else {"kind": fields, "replay": self.replay}
+        return fields | {"replay": self.replay}
 
 
 def _link(value: Any) -> Any:

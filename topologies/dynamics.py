@@ -118,8 +118,10 @@ class Dynamics(BaseModel):
             for key in ("rate", "seed"):
                 if key in given:
                     raise ValueError(f"{key}: a trace has none; leave it out")
-        if self.kind == "none" and given - {"kind"}:
-            raise ValueError(f"{min(given - {'kind'})}: nothing changes with kind: none; leave it out")
+        # What a subclass adds may be meant for a timeline.
+        idle = given & set(Dynamics.model_fields) - {"kind"}
+        if self.kind == "none" and idle:
+            raise ValueError(f"{min(idle)}: nothing changes with kind: none; leave it out")
         return self
 
     @classmethod

@@ -51,7 +51,7 @@ class LinkChanges:
                 self._latest_s = max(self._latest_s, step["late_s"])
                 self._tell(step, segment)
             if played["restored"] is not None:
-                self._tell(played["restored"], segment)
+                self._tell(played["restored"], "")  # of no turn: how long a turn lasts is the scheduler's doing
         if played["failure"] is not None:
             raise RunFailedError(f"links could not be changed any more: {played['failure']}")
 

@@ -127,6 +127,9 @@ def test_entries_and_dynamics_survive_being_written_out() -> None:
     dynamics = RunDynamics.model_validate({"kind": "uniform", "every": "2s", "replay": "run"})
     assert RunDynamics.model_validate(dynamics.model_dump(mode="json")) == dynamics
     assert RunDynamics.model_validate(STILL.model_dump(mode="json")) == STILL
+    # Without dynamics it says how a timeline goes on.
+    alone = RunDynamics.model_validate({"replay": "run"})
+    assert RunDynamics.model_validate(alone.model_dump(mode="json")) == alone != STILL
     with pytest.raises(ValidationError, match="replay"):
         RunDynamics.model_validate({"kind": "uniform", "replay": "always"})
 
@@ -157,6 +160,8 @@ def changes_of(run: Path) -> dict[str, list[tuple[float, str, str, int]]]:
 def test_every_scheduler_meets_the_same_changes_in_the_simulated_world(tmp_path: Path) -> None:
     path = run_experiment(experiment_from_text(SIMULATED.format(replay="segment")), out=tmp_path)
     found = changes_of(path)
+    between = found.pop("")
+    assert {rate for _, _, _, rate in between} == {100_000_000}, "after each turn the links are as declared"
     assert set(found) == {"star-first", "netstorm"}
     shared = min(len(rows) for rows in found.values())
     assert shared > 12
@@ -178,6 +183,15 @@ def test_changes_may_go_on_through_the_whole_run(tmp_path: Path) -> None:
     assert times == sorted(times)
     moments = sorted(set(times))
     assert moments == [k / 2 for k in range(len(moments))], "no scheduler began anew"
+
+
+def test_a_timeline_alone_may_go_on_through_the_whole_run_too(tmp_path: Path) -> None:
+    text = SIMULATED.format(replay="run").replace("kind: uniform, rate: [20mbit, 40mbit], every: 500ms, ", "")
+    text += "timeline: [{at: 500ms, action: link-set, link: dc1>dc2, rate: 50mbit}]\n"
+    path = run_experiment(experiment_from_text(text), out=tmp_path)
+    with (path / "changes.csv").open() as file:
+        assert [(row["t_s"], row["rate_bps"]) for row in csv.DictReader(file)] == [("0.500", "50000000")]
+    assert read_run(path).manifest.experiment["dynamics"] == {"kind": "none", "replay": "run"}
 
 
 def test_the_experiment_in_the_documentation_is_one() -> None:

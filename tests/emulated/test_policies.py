@@ -134,7 +134,9 @@ def test_agents_learn_of_a_cut_link_and_plan_around_it(testbed: Standing, tmp_pa
     link = list(CUT)
     (_, first), (_, without), (_, again) = simulated_plans()
     with Training(testbed, tmp_path, chunk_elements=5_000) as training:
-        segment = training.start(label="cut", iterations=150, elements=60_000)
+        # The network alone would be done with all in two seconds, before the link has failed and returned.
+        compute = {"mean_s": 0.06}
+        segment = training.start(label="cut", iterations=150, elements=60_000, compute=compute)
         training.until(lambda s: s["collectives"] > 10, "the first collectives", 40)
         assert training.client.plan("j")["plan"] == first
         cut_ns = time.monotonic_ns()

@@ -23,12 +23,12 @@ from testbed.events import read_events
 from testbed.experiments.manifest import EVENTS, LOGS, TOPOLOGY, TRACE, Manifest
 from testbed.report.links_over_time import beginning, read_changes
 from testbed.report.measurements import LinkSample, Measurements, read_run
+from testbed.telemetry.export import JSON_FILE, open_packed
 from topologies.errors import InvalidFileError
 from topologies.load import topology_from_dict
 from topologies.model import Topology
 
 PLANNED: Final = "as the scheduler planned them"
-METRICS: Final = "metrics.json"
 _NS = 1e-9
 
 
@@ -244,12 +244,13 @@ def _policies(directory: Path, began_ns: int) -> list[dict[str, Any]]:
 def _auxiliary(directory: Path, topology: Topology, began_ns: int) -> list[dict[str, Any]]:
     """What went round, from the metrics that the run kept; nothing where it kept none, as in the simulated world."""
     try:
-        text = (directory / METRICS).read_text(encoding="utf-8")
+        with open_packed(directory / JSON_FILE, "rt") as file:
+            text = file.read()
         # Most runs have none, and many megabytes of metrics.
         if '"auxiliary": "1"' not in text:
             return []
         metrics = json.loads(text)
-    except (OSError, ValueError):
+    except (OSError, EOFError, ValueError):  # none, or half of one
         return []
     event = next(iter(read_events(directory / EVENTS)), None)
     if event is None:

@@ -100,6 +100,7 @@ class RunOnTestbed(ABC):
         try:
             for problem in problems:
                 self._run.note(problem)
+            self._say("keeping logs and metrics")
             keep_logs(self._run, self._testbed)
             keep_decisions(self._run, self._testbed)
             keep_metrics(self._run, self._testbed, self._metric_selectors)

@@ -20,6 +20,7 @@ from testbed.emulation.waiting import wait_for
 from testbed.events import read_events
 from testbed.report.links_over_time import beginning
 from testbed.report.measurements import read_run
+from testbed.telemetry.export import JSON_FILE, open_packed
 from topologies.load import load_topology
 from topologies.paths import path_sets
 
@@ -175,7 +176,8 @@ def test_chunks_that_go_round_are_drawn_along_their_path(
     labels = {"__name__": "stormbed_agent_path_chunks_total", "auxiliary": "1"}
     series = {"labels": {**labels, "instance": "dc1", "peer": "dc2", "path": str(number)}}
     samples = [[began_s + 1.1, 0], [began_s + 2.1, 4]]
-    (run / "metrics.json").write_text(json.dumps({"schema": 1, "series": [{**series, "samples": samples}]}))
+    with open_packed(run / JSON_FILE, "wt") as file:
+        json.dump({"schema": 1, "series": [{**series, "samples": samples}]}, file)
     address = serve(run)
     seen = drive(url=address, hash="t=1.5", keys=["End"], shots=shots, name="auxiliary", axe=True)
     check_clean(seen, address)

@@ -131,7 +131,7 @@ def test_a_run_from_nothing_to_a_report_of_a_copy(tmp_path: Path, name: str) -> 
     assert manifest.segments[1].plan is not None
     assert manifest.segments[1].plan["roots"]
     assert (copy / "experiment.yaml").read_text() == open_experiment("tiny-pair").text
-    for file in ("workers/dc1-0/trace.jsonl", "workers/dc2-0/stderr", "logs/controller.log", "metrics.csv"):
+    for file in ("workers/dc1-0/trace.jsonl", "workers/dc2-0/stderr", "logs/controller.log", "metrics.csv.gz"):
         assert (copy / file).exists(), file
 
 

@@ -27,6 +27,7 @@ from testbed.experiments.spec import open_experiment
 from testbed.report.measurements import read_run
 from testbed.report.searches import read_searches
 from testbed.report.summary import summarise_run
+from testbed.telemetry.export import CSV_FILE, open_packed
 from tests.emulated.conftest import Bring, Standing
 from topologies.addressing import AGENT_METRICS_PORT
 from topologies.errors import RunFailedError, StormbedError
@@ -201,7 +202,7 @@ def test_the_shipped_searches_run_and_outlive_their_coordinator(standing: Standi
     result = summarise_run(read_run(path))
     assert [row.policy for row in result.policies] == ["fair", "beamer"]
     assert all(row.busiest is not None and row.stage is not None for row in result.policies)
-    kept = path.joinpath("metrics.csv").read_text(encoding="utf-8")
+    kept = open_packed(path / CSV_FILE, "rt").read()
     assert "stormbed_agent_coflow_level" in kept and "stormbed_agent_gate_wait_seconds_total" in kept
     assert "stormbed_agent_synchronisation_seconds" not in kept, "histograms of every trial are not"
     simulated = run_experiment(open_experiment("searches", {"world": "simulated"}), out=tmp_path)

@@ -19,7 +19,7 @@ import pytest
 from testbed import Testbed
 from testbed.status import Snapshot, StatusReader
 from testbed.telemetry import prometheus
-from testbed.telemetry.export import export_window
+from testbed.telemetry.export import export_window, open_packed
 
 pytestmark = pytest.mark.emulated
 
@@ -168,12 +168,12 @@ def test_a_window_is_exported_as_files(testbed: Testbed, tmp_path: Path) -> None
     assert eventually(lambda: len(scrapes(testbed, start)) >= 3)
     end = time.time()
     as_json, as_csv = export_window(testbed.prometheus, start, end, tmp_path)
-    document = json.loads(as_json.read_text())
+    document = json.load(open_packed(as_json, "rt"))
     names = {series["labels"]["__name__"] for series in document["series"]}
     assert {"up", "stormbed_link_transmit_bytes_total", "stormbed_link_up"} <= names
     for series in document["series"]:
         assert all(start <= t <= end for t, _ in series["samples"])
-    rows = list(csv.DictReader(as_csv.open()))
+    rows = list(csv.DictReader(open_packed(as_csv, "rt")))
     assert len(rows) == sum(len(series["samples"]) for series in document["series"])
     links = {(row["src"], row["dst"]) for row in rows if row["metric"] == "stormbed_link_up"}
     assert links == {("dc1", "dc2"), ("dc2", "dc1")}

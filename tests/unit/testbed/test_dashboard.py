@@ -31,6 +31,7 @@ from testbed.experiments.spec import experiment_from_text
 from testbed.report.links_over_time import beginning
 from testbed.report.measurements import LinkSample, read_run
 from testbed.status import JobStatus
+from testbed.telemetry.export import JSON_FILE, open_packed
 from testbed.telemetry.query import Series
 from topologies.errors import DeadlineError, StormbedError
 from topologies.load import list_library, load_topology
@@ -397,7 +398,8 @@ def test_a_replay_reads_them_from_the_metrics_that_the_run_kept(run: Path, tmp_p
     # The moment of unix time at which the run's clock is at 5 s.
     five = float(event["t_s"]) + 5.0 - (int(event["monotonic_ns"]) - began_ns) * 1e-9
     samples = [[five, 0], [five + 1, 4]]
-    (copy / "metrics.json").write_text(json.dumps(rounds(("dc1", "dc2", 1, "1", samples))))
+    with open_packed(copy / JSON_FILE, "wt") as file:
+        json.dump(rounds(("dc1", "dc2", 1, "1", samples)), file)
     first, last = read_replay(copy)["auxiliary"]
     assert first["t"] == pytest.approx(5.0, abs=1.0) and last["flows"] == []
     topology = load_topology("netstorm-9")

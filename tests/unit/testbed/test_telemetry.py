@@ -142,14 +142,14 @@ EXPORTED = (
 
 def test_csv_has_one_line_a_sample_and_a_column_for_every_label(tmp_path: Path) -> None:
     export.write_csv(tmp_path / "m.csv", EXPORTED)
-    rows = list(csv.DictReader((tmp_path / "m.csv").open()))
+    rows = list(csv.DictReader(export.open_packed(tmp_path / "m.csv", "rt")))
     assert [row["metric"] for row in rows] == ["stormbed_link_up", "stormbed_link_up", "up"]
     assert (rows[1]["t_s"], rows[1]["value"], rows[1]["src"], rows[1]["job"]) == ("2.000", "0.0", "dc1", "")
 
 
 def test_json_keeps_labels_and_samples(tmp_path: Path) -> None:
     export.write_json(tmp_path / "m.json", EXPORTED, 1.0, 2.0)
-    document = json.loads((tmp_path / "m.json").read_text())
+    document = json.load(export.open_packed(tmp_path / "m.json", "rt"))
     assert document["schema"] == 1 and (document["start_s"], document["end_s"]) == (1.0, 2.0)
     assert document["series"][0]["samples"] == [[1.0, 1.0], [2.0, 0.0]]
 

@@ -85,14 +85,23 @@ def errors(training: Training, shaped: Mapping[str, float], estimator: str, iter
 
 
 def change(training: Training, testbed: Testbed, src: str, dst: str, rate: float) -> str:
-    """One direction drops to a quarter, and comes back; its line."""
+    """One direction drops to a quarter, once it has been measured, and comes back; its line."""
+    link = f"{src}>{dst}"
+
+    def measured(status: Mapping[str, Any]) -> float | None:
+        found = (status["network"] or {"measured": {}})["measured"].get(link)
+        return None if found is None else float(found["rate_bps"])
+
+    while measured(training.status()) is None and not training.segment.done():
+        time.sleep(LOOK_S)
     begun = time.monotonic_ns()
     testbed.link(src, dst).set(rate=f"{int(rate // 4000)}kbit")
     noticed = in_force = float("nan")
     while not training.segment.done() and time.monotonic_ns() - begun < 30e9:
         status = training.status()
         now = time.monotonic_ns()
-        if noticed != noticed and status["network"]["measured"][f"{src}>{dst}"]["rate_bps"] < rate / 2:
+        estimate = measured(status)
+        if noticed != noticed and estimate is not None and estimate < rate / 2:
             noticed = (now - begun) / 1e9
         later = [p["monotonic_ns"] for p in status["policies"] if p["monotonic_ns"] - begun > noticed * 1e9]
         if later:
@@ -101,7 +110,7 @@ def change(training: Training, testbed: Testbed, src: str, dst: str, rate: float
         time.sleep(LOOK_S)
     testbed.link(src, dst).set(rate=f"{int(rate // 1000)}kbit")
     time.sleep(4)
-    return f"{src}>{dst} {rate / 1e6:>6.0f} {noticed:>8.2f} {in_force:>8.2f}"
+    return f"{link} {rate / 1e6:>6.0f} {noticed:>8.2f} {in_force:>8.2f}"
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

@@ -145,13 +145,25 @@ def end_process(connection: Connection, process: RemoteProcess, *, grace: float 
 # Where the records are: below the site's own directory, which the site's environment names.
 _RECORDS = '"$STORMBED_RUN_DIR/sites/$STORMBED_SITE/processes"'
 
-# The leader stays to write down the exit code. It survives SIGTERM (its child has the default action
-# again), so that the code is recorded also when the whole group is asked to end.
-_LEADER = 'trap : TERM INT HUP; "$@"; echo $? >"$0.new"; mv "$0.new" "$0"'
-
 # The start time of a process (field 22 of its stat), or nothing once it has ended. Its name, in parentheses,
 # may hold spaces, so it is cut off first.
 _TICKS = """ticks() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" { print $20 }'; }"""
+
+# The leader writes its own record and says who it is before the command begins, which may be over at once. It stays
+# to write down the exit code. It survives SIGTERM (its child has the default action again), so that the code is
+# recorded also when the whole group is asked to end.
+_LEADER = f"""{_TICKS}
+own="${{0%.exit}}" asked=
+trap asked=143 TERM; trap : INT HUP
+start=$(ticks $$)
+printf "%s %s %s\\n" $$ "$start" "$(cat "$own.record")" >"$own.new"
+rm "$own.record"
+mv "$own.new" "$own.process"  # whole, for whoever lists
+echo "$$ $start" >&3
+exec 3>&-
+[ -n "$asked" ] || {{ "$@"; asked=$?; }}
+echo "$asked" >"$0.new"; mv "$0.new" "$0"
+"""
 
 
 def start_script(key: str, record: Mapping[str, Any], env: Mapping[str, str], cwd: str | Path | None) -> str:
@@ -159,22 +171,19 @@ def start_script(key: str, record: Mapping[str, Any], env: Mapping[str, str], cw
     quote = shlex.quote
     program = record["argv"][0]
     directories = {str(PurePosixPath(record[name]).parent) for name in ("stdout", "stderr")}
-    streams = f"</dev/null >>{quote(record['stdout'])} 2>>{quote(record['stderr'])}"
+    streams = f"</dev/null 3>&1 >>{quote(record['stdout'])} 2>>{quote(record['stderr'])}"
     lines = [
         "set -e",
-        _TICKS,
         f"records={_RECORDS}",
         f'mkdir -p "$records" {shlex.join(sorted(directories))}',
         *(f"export {name}={quote(value)}" for name, value in env.items()),
         *([f"cd {quote(str(cwd))}"] if cwd is not None else []),
         f"command -v {quote(program)} >/dev/null || {{ echo {quote('no program ' + program)} >&2; exit 1; }}",
-        f'setsid sh -c {quote(_LEADER)} "$records/{key}.exit" {shlex.join(record["argv"])} {streams} &',
-        "pid=$!",
-        'start=$(ticks "$pid")',
-        '[ -n "$start" ] || { echo "the process was gone at once" >&2; exit 1; }',
-        f"record={quote(json.dumps(dict(record)))}",
-        f'printf "%s %s %s\\n" "$pid" "$start" "$record" >"$records/{key}.process"',
-        'echo "$pid $start"',
+        f'printf "%s\\n" {quote(json.dumps(dict(record)))} >"$records/{key}.record"',
+        # Until the leader has said who it is.
+        f'who=$(setsid sh -c {quote(_LEADER)} "$records/{key}.exit" {shlex.join(record["argv"])} {streams} &)',
+        f'[ -n "$who" ] || {{ rm "$records/{key}.record"; echo "the process did not begin" >&2; exit 1; }}',
+        'echo "$who"',
     ]
     return "\n".join(lines) + "\n"
 

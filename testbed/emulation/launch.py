@@ -24,7 +24,15 @@ from testbed.emulation.ending import END_S, children, clean, down, remove, undo
 from testbed.emulation.environment import PYTHON, base_environment, log_tail
 from testbed.emulation.listing import Listed, list_testbeds, read_info_or_none
 from testbed.emulation.possible import PROGRAMS, check_possible, find_quotas, limits_of
-from testbed.emulation.rundir import HANDED_OVER, RunDir, SiteInfo, TestbedInfo, check_name, write_info
+from testbed.emulation.rundir import (
+    HANDED_OVER,
+    RunDir,
+    SiteInfo,
+    TestbedInfo,
+    check_name,
+    connect_unix,
+    write_info,
+)
 from testbed.emulation.sites import host_pids
 from testbed.emulation.waiting import is_ending, is_running, start_ticks, wait_for
 from testbed.runner import batch
@@ -253,7 +261,11 @@ def _identify(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[byte
                 f"the supervisor ended with status {process.returncode}: "
                 f"{log_tail(run_dir.log) or 'it said nothing'}"
             )
-        return run_dir.socket.exists()
+        try:
+            connect_unix(run_dir.socket, START_S).close()
+        except (FileNotFoundError, ConnectionRefusedError):  # not bound yet, or bound and not listening yet
+            return False
+        return True
 
     wait_for(listening, "the supervisor to listen", START_S)
     info = info.model_copy(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,13 +14,13 @@ from typing import Any
 import pytest
 
 from testbed import remote
+from testbed.emulation.waiting import wait_for
 
 
 @pytest.fixture
 def sh(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
-    environment = {"PATH": os.environ["PATH"], "STORMBED_RUN_DIR": str(tmp_path), "STORMBED_SITE": "dc1"}
-
     def run(script: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": os.environ["PATH"], "STORMBED_RUN_DIR": str(tmp_path), "STORMBED_SITE": "dc1"}
         return subprocess.run(
             ["sh", "-c", script], env=environment, capture_output=True, text=True, timeout=20, cwd=tmp_path
         )
@@ -96,6 +97,37 @@ def test_the_exit_code_is_recorded(site: Site) -> None:
     while site.list()["a"].running and time.monotonic() < deadline:
         time.sleep(0.02)
     assert site.list()["a"].exit_code == 3
+
+
+def test_a_command_that_is_over_at_once_has_been_started_all_the_same(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine it may be over before anybody has looked for its process; here looking takes a while."""
+    slow = tmp_path / "bin" / "sed"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\nsleep 0.3\nexec {shutil.which("sed")} "$@"\n')
+    slow.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+        started = site.start("a", ["sh", "-c", "echo there; exit 3"])
+    assert started.returncode == 0, started.stderr
+    process = site.list()["a"]
+    assert started.stdout.split() == [str(process.pid), str(process.start_ticks)]
+    assert site.output("a") == "there\n"
+    wait_for(lambda: not site.list()["a"].running, "it to end", 20)
+    assert site.list()["a"].exit_code == 3
+    assert sorted(path.name for path in records(tmp_path)) == ["a.exit", "a.process"]
+
+
+def test_output_that_cannot_be_written_is_an_error_and_leaves_no_record(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "logs" / "a").mkdir(parents=True)
+    started = site.start("a", ["true"])
+    assert started.returncode != 0 and "did not begin" in started.stderr and "irectory" in started.stderr
+    assert site.list() == {} and records(tmp_path) == []
+
+
+def records(directory: Path) -> list[Path]:
+    return list((directory / "sites" / "dc1" / "processes").iterdir())
 
 
 def test_a_missing_program_is_an_error_and_leaves_no_record(site: Site) -> None:

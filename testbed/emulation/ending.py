@@ -6,6 +6,7 @@ that remains to be removed is a directory, and, until the kernel has collected i
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -62,16 +63,31 @@ def clean(name: str | None = None) -> list[str]:
         name: only this one; UsageError when it is alive.
     """
     cleaned = []
-    for listed in list_testbeds():
-        if name is not None and listed.name != name:
-            continue
-        if listed.alive:
-            if name is not None:
-                raise UsageError(f"testbed {name} is up", hint=f"`testbed down {name}` takes it away")
-            continue
-        remove(RunDir.of(listed.name), listed.info)
-        cleaned.append(listed.name)
+    with alone_on_this_machine():  # one whose `up` has just taken its name looks like what a dead one has left
+        for listed in list_testbeds():
+            if name is not None and listed.name != name:
+                continue
+            if listed.alive:
+                if name is not None:
+                    raise UsageError(f"testbed {name} is up", hint=f"`testbed down {name}` takes it away")
+                continue
+            remove(RunDir.of(listed.name), listed.info)
+            cleaned.append(listed.name)
     return cleaned
+
+
+@contextmanager
+def alone_on_this_machine() -> Iterator[None]:
+    """One caller at a time, also where callers use different run roots: subnets belong to the machine.
+
+    The lock is on a directory that every Linux has, so that no file is left behind.
+    """
+    directory = os.open("/run", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def undo(run_dir: RunDir, info: TestbedInfo, process: subprocess.Popen[bytes] | None) -> None:

@@ -7,7 +7,6 @@ ends, by whatever signal, the kernel ends every process and namespace of the tes
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any, Final
 from testbed import sites as site_doors
 from testbed.client import SupervisorClient
 from testbed.emulation import cgroups, management
-from testbed.emulation.ending import END_S, children, clean, down, remove, undo
+from testbed.emulation.ending import END_S, alone_on_this_machine, children, clean, down, remove, undo
 from testbed.emulation.environment import PYTHON, base_environment, log_tail
 from testbed.emulation.listing import Listed, list_testbeds, read_info_or_none
 from testbed.emulation.possible import PROGRAMS, check_possible, find_quotas, limits_of
@@ -156,7 +155,7 @@ def _starting(run_dir: RunDir, topology: Topology, wanted: dict[str, Any]) -> It
     """Take the name and a subnet, both at once with respect to other callers."""
     root = run_dir.path.parent
     root.mkdir(parents=True, exist_ok=True)
-    with _alone_on_this_machine():
+    with alone_on_this_machine():
         _make_way(run_dir)
         taken = management.networks_in_use()
         taken += [listed.info.subnet for listed in list_testbeds() if listed.info is not None]
@@ -187,20 +186,6 @@ def _starting(run_dir: RunDir, topology: Topology, wanted: dict[str, Any]) -> It
             undo(run_dir, info, None)
             raise error
     yield info
-
-
-@contextmanager
-def _alone_on_this_machine() -> Iterator[None]:
-    """One caller at a time, also where callers use different run roots: subnets belong to the machine.
-
-    The lock is on a directory that every Linux has, so that no file is left behind.
-    """
-    directory = os.open("/run", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)
 
 
 def _make_way(run_dir: RunDir) -> None:

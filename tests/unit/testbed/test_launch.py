@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from testbed.emulation import launch
+from testbed.emulation.ending import alone_on_this_machine
 from testbed.emulation.rundir import RunDir, TestbedInfo, write_info
 from testbed.emulation.waiting import start_ticks
 from topologies.errors import UsageError
@@ -73,3 +75,25 @@ def test_a_testbed_that_is_coming_up_is_not_taken_down(
     with pytest.raises(UsageError, match="just being brought up"):
         launch.down("mine")
     assert run.path.exists() and process.poll() is None
+
+
+def test_what_has_just_taken_its_name_is_not_cleaned_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory without a state is a dead testbed's, unless its `up` has got no further yet."""
+    monkeypatch.setenv("STORMBED_RUN_ROOT", str(tmp_path))
+    run = RunDir(tmp_path / "mine")
+    cleaned: list[list[str]] = []
+    cleaning = threading.Thread(target=lambda: cleaned.append(launch.clean()))
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            with alone_on_this_machine():  # as `up` does it
+                run.path.mkdir()
+                cleaning.start()
+                cleaning.join(0.3)
+                assert run.path.exists() and cleaning.is_alive()
+                run.path.rmdir()
+                stand(tmp_path, process, None)
+            cleaning.join(20)
+            assert cleaned == [[]] and run.state.exists()
+        finally:
+            process.kill()
+    assert launch.clean() == ["mine"]

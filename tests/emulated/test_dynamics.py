@@ -255,6 +255,8 @@ def test_a_run_gives_every_scheduler_the_same_changes_and_keeps_them(tmp_path: P
     with (path / "changes.csv").open() as file:
         for row in csv.DictReader(file):
             found.setdefault(row["segment"], []).append((row["src"], row["dst"], row["rate_bps"]))
+    restored = found.pop("")  # at the end of each turn, which is of none
+    assert restored and {rate for _, _, rate in restored} == {"100000000"}
     assert set(found) == {"star-first", "netstorm"}
     shared = min(len(rows) for rows in found.values())
     assert shared >= 4

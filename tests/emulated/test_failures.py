@@ -107,6 +107,8 @@ class Watched:
         self.testbed = testbed
         self.name = testbed.name
         self.client = testbed.client
+        wait_for(self.settled, "the network to be whole", 20)
+        self.whole_rules = self.rules()  # before any link was cut
 
     def get(self, path: str) -> Any:
         """From the controller; None while it does not answer."""
@@ -161,12 +163,13 @@ def testbed(bring: Callable[..., Standing]) -> Watched:
 @pytest.fixture
 def watched(testbed: Watched) -> Iterator[Watched]:
     """The triangle, whole before and after."""
-    wait_for(testbed.settled, "the network to be whole", 20)
     yield testbed
     testbed.mend()
     if testbed.controller()["status"] is not None:
         testbed.start_controller(testbed.controller())
-    wait_for(testbed.settled, "the network to be whole again", 20)
+    # The rules of detours go only when what took them has arrived, two seconds after all else is as it was.
+    whole = testbed.whole_rules
+    wait_for(lambda: testbed.settled() and testbed.rules() == whole, "the network to be whole again", 30)
 
 
 class Datagrams:
@@ -190,7 +193,7 @@ class Datagrams:
 
 
 def test_traffic_moves_from_a_cut_link_and_moves_back_without_a_loss(watched: Watched) -> None:
-    whole = watched.rules()
+    whole = watched.whole_rules
     stream = Datagrams(watched.testbed)
     try:
         cut_at = time.monotonic()
@@ -290,7 +293,7 @@ class Training:
 
 
 def test_training_goes_on_over_a_cut_link_and_without_a_controller(watched: Watched, tmp_path: Path) -> None:
-    rules = watched.rules()
+    rules = watched.whole_rules
     training = Training(watched, tmp_path)
     training.wait_for_more(5, 90)
     cut_ns = time.monotonic_ns()

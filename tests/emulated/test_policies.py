@@ -136,7 +136,7 @@ def test_agents_learn_of_a_cut_link_and_plan_around_it(testbed: Standing, tmp_pa
     with Training(testbed, tmp_path, chunk_elements=5_000) as training:
         # The network alone would be done with all in two seconds, before the link has failed and returned.
         compute = {"mean_s": 0.06}
-        segment = training.start(label="cut", iterations=150, elements=60_000, compute=compute)
+        segment = training.start(label="cut", iterations=300, elements=60_000, compute=compute)
         training.until(lambda s: s["collectives"] > 10, "the first collectives", 40)
         assert training.client.plan("j")["plan"] == first
         cut_ns = time.monotonic_ns()
@@ -157,5 +157,5 @@ def test_agents_learn_of_a_cut_link_and_plan_around_it(testbed: Standing, tmp_pa
         training.until(lambda s: [e["reason"] for e in s["policies"]].count("links") == 2, "the link again", 20)
         assert training.client.plan("j")["plan"] == again
         done = segment.result(90)
-        assert done["collectives"] == 150 and done["network"]["links_down"] == []
+        assert done["collectives"] == 300 and done["network"]["links_down"] == []
     assert_sums_were_right(training, tmp_path)

@@ -86,7 +86,7 @@ class ControlClient:
 class CoordinatorClient(ControlClient):
     """Opens jobs and runs segments. Jobs that it opened stop when its connection ends.
 
-    One call at a time, but `abort` and `status` may be called from another thread meanwhile.
+    One call at a time, but `abort`, `status` and `plan` may be called from another thread meanwhile.
     """
 
     @classmethod
@@ -150,7 +150,7 @@ class CoordinatorClient(ControlClient):
         Returns {"job", "policy_version", "plan"}; the plan as `testbed plan --format json` prints it, None where
         the scheduler decides per transfer. Raises UsageError when there is no such job.
         """
-        result: dict[str, Any] = self._call("plan", job=job)
+        result: dict[str, Any] = self._aside("plan", job=job)
         return result
 
     def set_rates(self, rates: Mapping[tuple[str, str], float]) -> None:

@@ -52,9 +52,22 @@ def find(name: str | None = None) -> TestbedInfo:
         )
     check_name(name)
     if name not in found:
+        _refuse_what_is_not_up(name)
         if not found:
             raise UsageError(
                 f"no testbed {name!r} is up, nor any other", hint=f"testbed up netstorm-9 --name {name}"
             )
         raise UsageError(f"no testbed {name!r} is up", hint=nearest(name, tuple(found)))
     return found[name]
+
+
+def _refuse_what_is_not_up(name: str) -> None:
+    """Say what there is of a testbed that is not up; nothing when there is nothing."""
+    for listed in list_testbeds():
+        if listed.name == name:
+            if listed.alive:
+                raise UsageError(f"testbed {name} is just being brought up", hint="wait for its `up`, or end it")
+            raise UsageError(
+                f"testbed {name} has ended, or was never brought up completely, and has left files",
+                hint=f"`testbed clean {name}` removes what is left of it",
+            )

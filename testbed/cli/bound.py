@@ -35,8 +35,9 @@ def bound(
         ),
     ] = None,
     at_s: Annotated[
-        float, typer.Option("--at", min=0, help="With --dynamics: begun so many seconds after the changes.")
-    ] = 0.0,
+        float | None,
+        typer.Option("--at", min=0, help="With --dynamics: begun so many seconds after the changes (0)."),
+    ] = None,
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Print the highest rate at which any scheme can sum and spread data, and the cut that limits it."""
@@ -50,8 +51,10 @@ def bound(
     if scale != 1.0:
         network = network.scaled(scale)
     if dynamics is not None:
-        _while_changing(network, dynamics, nbytes, at_s, scale, output)
+        _while_changing(network, dynamics, nbytes, at_s or 0.0, scale, output)
         return
+    if at_s is not None:
+        raise UsageError("--at says when among changes, and there are none", hint="add --dynamics, or leave it out")
     limit = bounds.bound(network, nbytes)
     if output is Format.JSON:
         document = limit.to_dict()
@@ -94,5 +97,6 @@ def _while_changing(
         ("begun", f"{at_s:g} s after the changes"),
         ("time", f"{seconds:.3f} s for {nbytes} bytes"),
         ("rate", f"{rate_bps / 1e6:.3f} Mbit/s in the mean"),
+        ("holds for", "every scheme that sums up a tree and spreads down a tree"),
     ]
     print_table(("bound", network.name), rows)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from testbed.cli.output import Format, FormatOption, print_json
-from testbed.cli.select import NameArgument, NameOption, one_name
+from testbed.cli.select import one_name
 from testbed.standing import require_root
 from topologies.errors import UsageError
 
@@ -17,8 +17,13 @@ def register(app: typer.Typer) -> None:
 
 
 def clean(
-    name: NameArgument = None,
-    named: NameOption = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Only what this testbed left; else what any has.", show_default=False),
+    ] = None,
+    named: Annotated[
+        str | None, typer.Option("--name", "-n", metavar="NAME", help="The same, as an option.")
+    ] = None,
     none_up: Annotated[
         bool,
         typer.Option("--none-up", help="Refuse while any testbed is up, as before its programs are removed."),

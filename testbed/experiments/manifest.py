@@ -178,6 +178,12 @@ class Manifest(_Row):
     segments: tuple[SegmentRow, ...] = ()
     fidelity: FidelityRow = FidelityRow(verdict="unknown", reasons=("it is judged when the run ends",))
 
+    @property
+    def links_changed(self) -> bool:
+        """Whether links may have changed while the run went on, by themselves or by others."""
+        moving = self.experiment.get("dynamics", "none") != "none" or bool(self.experiment.get("timeline"))
+        return moving or self.changed_by_hand > 0
+
     def write(self, directory: Path) -> None:
         """Write `manifest.json` in one step: a reader sees the old or the new one, never half of it."""
         fields = self.model_dump(mode="json")

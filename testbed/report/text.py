@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from statistics import median
 
@@ -165,6 +165,11 @@ def _accuracy(scheduler: SchedulerResult) -> str:
     return f"{scheduler.accuracy:.1%} after {(scheduler.measured + scheduler.warmup) // scheduler.repeats}"
 
 
+def _range(values: Collection[float]) -> str:
+    """The least and the greatest, or one where they read the same."""
+    return " to ".join(dict.fromkeys(seconds(value) for value in (min(values), max(values))))
+
+
 def _notes(result: RunResult) -> list[Text]:
     notes: list[Text] = []
     manifest = result.manifest
@@ -173,12 +178,12 @@ def _notes(result: RunResult) -> list[Text]:
     if manifest.status == "abandoned":
         notes.append(Text("abandoned: its process ended without finishing it", style="yellow"))
     bounds = {scheduler.bound_s for scheduler in result.schedulers if scheduler.bound_s is not None}
-    if len(bounds) == 1:
-        notes.append(Text(f"bound: {seconds(bounds.pop())} s; no scheduler can be faster on these links"))
+    if bounds and not manifest.links_changed:
+        notes.append(Text(f"bound: {_range(bounds)} s; no scheduler can be faster on these links"))
     elif bounds:
         notes.append(
             Text(
-                f"bound: {seconds(min(bounds))} to {seconds(max(bounds))} s, the mean over a scheduler's own "
+                f"bound: {_range(bounds)} s, the mean over a scheduler's own "
                 "synchronisations, each at the rates that the links had while it went on"
             )
         )

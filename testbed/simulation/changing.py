@@ -24,6 +24,10 @@ from topologies.dynamics import Dynamics
 from topologies.errors import UsageError
 from topologies.model import Topology
 
+MOST_BEFORE = 2_000_000
+"""Values of links that are drawn on the way to a start: about three seconds of computing."""
+MOST_MEANWHILE = 500
+"""Changes while one synchronisation lasts; each is two linear programmes."""
 PRECISION = 1e-6
 """Of the seconds, relative. The least time is given that much too small, never too large."""
 
@@ -121,18 +125,34 @@ def least_seconds(
     """The least time on a topology whose links change by themselves, begun `start_s` after the changes.
 
     `topology` is scaled already; the other arguments are those of `Dynamics.changes`, and so are the errors.
+
+    Raises:
+        UsageError: too many changes come before `start_s`, or before the end.
     """
+    if not start_s * len(topology.directed) <= MOST_BEFORE * dynamics.every_s:
+        raise UsageError(
+            f"the links change too often until {start_s:g} s to be followed",
+            hint="begin earlier, or let them change less often (every=)",
+        )
     initial: dict[tuple[int, int], float] = {arc: float(rate) for arc, rate in topology.rates().items()}
     arcs = [(link.src, link.dst) for link in topology.directed]
     known_s = bound(topology, nbytes).seconds or 0.0
     while True:
         known_s *= 2  # changes have no end, and what is needed of them shows when the time is known
-        coming = dynamics.changes(topology, start_s + known_s, seed=seed, scale=scale, folder=folder)
-        changes = [
-            (at, {arcs[index]: float(change.rate.bps) for index, change in links.items() if change.rate is not None})
-            for at, links in coming
-        ]
-        seconds = RateHistory(initial, changes).least_seconds(nbytes, start_s)
+        rates = dict(initial)
+        changes: list[tuple[float, dict[tuple[int, int], float]]] = []
+        for at, links in dynamics.changes(topology, start_s + known_s, seed=seed, scale=scale, folder=folder):
+            became = {arcs[k]: float(change.rate.bps) for k, change in links.items() if change.rate is not None}
+            if at <= start_s:
+                rates |= became
+            else:
+                changes.append((at, became))
+            if len(changes) > MOST_MEANWHILE:
+                raise UsageError(
+                    f"the links change more than {MOST_MEANWHILE} times before {nbytes} bytes can be through",
+                    hint="give fewer bytes, or let them change less often (every=)",
+                )
+        seconds = RateHistory(rates, changes).least_seconds(nbytes, start_s)
         if seconds is not None and seconds <= known_s:
             return seconds
 

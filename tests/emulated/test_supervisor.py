@@ -23,6 +23,7 @@ from testbed.emulation.rundir import RunDir, read_info
 from testbed.emulation.sites import enter_argv, host_pids
 from testbed.emulation.waiting import start_ticks, wait_for
 from testbed.events import read_events
+from testbed.standing import find
 from tests.emulated.conftest import GONE_S, Leftovers, Standing, made_names
 from topologies.errors import CannotHonourError, StormbedError, UsageError
 from topologies.load import load_topology, topology_from_dict
@@ -232,7 +233,11 @@ def test_an_up_whose_caller_is_killed_ends_by_itself(unique_name, step) -> None:
         process.kill()
         process.wait()
     leftovers.gone_within(GONE_S)
+    with pytest.raises(UsageError, match=rf"testbed {name} has ended, .* has left files .`testbed clean {name}`"):
+        find(name)
     assert launch.clean(name) == [name]
+    with pytest.raises(UsageError, match=rf"no testbed '{name}' is up"):
+        find(name)
 
 
 def test_a_caller_killed_between_the_boot_and_the_writing_down_leaves_nothing_standing(unique_name) -> None:

@@ -96,6 +96,14 @@ def test_the_command_follows_the_published_process(capsys: pytest.CaptureFixture
     arcs = [(u - 1, v - 1) for u, v in NETSTORM_ORDER]
     bits = {a: 5e6 * x + (across - 5) * 1e6 * y for a, x, y in zip(arcs, *epochs, strict=True)}
     assert bound(bits).rate_bps == pytest.approx(8 * nbytes, rel=1e-5)
+    for words, says in (
+        (("--at", "5"), "add --dynamics"),
+        ((*sure, "--at", "inf"), "change too often until inf s"),
+        ((*sure, "--at", "1e9"), "begin earlier"),
+        (("--bytes", str(10**17), "--dynamics", "netstorm?every=1s"), "more than 500 times before"),
+    ):
+        refused = asked(*words)
+        assert refused["code"] == 2 and says in refused["said"], refused
     refused = asked("--dynamics", "netstorm")
     assert refused["code"] == 2 and "say how much: --bytes N" in refused["said"]
 

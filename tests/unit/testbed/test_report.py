@@ -422,6 +422,9 @@ def test_the_bound_is_that_of_the_rates_at_each_synchronisations_time(tmp_path: 
     assert result.schedulers[0].bound_multiple == pytest.approx(4.0 / star, rel=1e-5)
     text = shown(render_report(result))
     assert "bound: 2.97 to 3.92 s" in text and "links were changed by others during the run (2 times" in text
+    # One value of a changing network is still a mean over its synchronisations, and no limit of the links.
+    alike = write_run(tmp_path / "d", links=links, experiment={"dynamics": {"kind": "uniform"}})
+    assert "bound: 0.320 s, the mean over" in shown(render_report(summarise_run(read_run(alike), bounds_of)))
     cut = (links[0], links[1].model_copy(update={"state": "down"}))
     without = summarise_run(read_run(write_run(tmp_path / "c", links=cut)), bounds_of)
     assert without.schedulers[0].bound_s is None

@@ -21,8 +21,7 @@ from testbed.dashboard.page import (
 )
 from testbed.events import read_events
 from testbed.experiments.manifest import EVENTS, LOGS, TOPOLOGY, TRACE, Manifest
-from testbed.report.links_over_time import beginning, read_changes
-from testbed.report.measurements import LinkSample, Measurements, read_run
+from testbed.report.measurements import LinkSample, Measurements, beginning, read_run
 from testbed.telemetry.export import JSON_FILE, open_packed
 from topologies.errors import InvalidFileError
 from topologies.load import topology_from_dict
@@ -42,7 +41,7 @@ def read_replay(directory: Path) -> dict[str, Any]:
     manifest = run.manifest
     topology = _topology(directory)
     began_ns = beginning(manifest, run.links)
-    changes = read_changes(directory)
+    changes = run.changes
     # The manifest has the order of the file, which need not be that of time.
     begun = [(segment.started_ns, segment) for segment in manifest.segments if segment.started_ns is not None]
     begun.sort(key=lambda turn: turn[0])

@@ -7,8 +7,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from testbed.report.links_over_time import beginning, read_changes
-from testbed.report.measurements import Iteration, Measurements
+from testbed.report.measurements import Iteration, Measurements, beginning
 
 if TYPE_CHECKING:
     from testbed.simulation.changing import RateHistory
@@ -59,7 +58,7 @@ def _history(run: Measurements) -> RateHistory | None:
         for link in run.manifest.links
     }
     changes = []
-    for at, rows in groupby(read_changes(run.directory), key=lambda row: float(row["t_s"])):
+    for at, rows in groupby(run.changes, key=lambda row: float(row["t_s"])):
         became = {
             (sites[row["src"]], sites[row["dst"]]): float(row["rate_bps"]) if row["state"] == "up" else 0.0
             for row in rows

@@ -14,12 +14,13 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from testbed.experiments.manifest import LINKS, TRACE, Manifest, read_manifest
+from testbed.report.links_over_time import read_changes
 
 _NS = 1e-9
 
@@ -63,13 +64,15 @@ class LinkSample:
 
 @dataclass(frozen=True)
 class Measurements:
-    """All that a run directory says: the manifest, iterations by segment, link samples, parameter digests."""
+    """All that a run directory says: the manifest, iterations by segment, link samples, parameter digests, and the
+    rows of `changes.csv`."""
 
     directory: Path
     manifest: Manifest
     iterations: Mapping[str, tuple[Iteration, ...]]
     links: tuple[LinkSample, ...] = ()
     parameters: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    changes: tuple[Mapping[str, str], ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -101,6 +104,7 @@ def read_run(directory: Path) -> Measurements:
         iterations=iterations,
         links=read_links(directory / LINKS, problems),
         parameters=_parameter_digests(records),
+        changes=tuple(read_changes(directory)),
         problems=tuple(problems),
     )
 
@@ -175,6 +179,22 @@ def read_links(path: Path, problems: list[str]) -> tuple[LinkSample, ...]:
             except (KeyError, TypeError, ValueError):
                 problems.append(f"{path.name}: line {number} cannot be read")
     return tuple(samples)
+
+
+def beginning(manifest: Manifest, links: Sequence[LinkSample]) -> int:
+    """The moment of the run's clock, in ns, from which the times of `links.csv` and `changes.csv` count.
+
+    Where a segment begins, a sample ends: so the first sample of a segment says when that was on both
+    clocks.
+    """
+    first: dict[str, float] = {}
+    for sample in links:
+        first.setdefault(sample.segment, sample.t_s - sample.interval_s)
+    for segment in manifest.segments:
+        if segment.started_ns is not None and segment.label in first:
+            return round(segment.started_ns - first[segment.label] * 1e9)
+    started = [segment.started_ns for segment in manifest.segments if segment.started_ns is not None]
+    return min(started, default=0)
 
 
 def _read_trace(path: Path, name: str, problems: list[str]) -> list[dict[str, Any]]:

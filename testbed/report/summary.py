@@ -10,6 +10,7 @@ from testbed.experiments.manifest import FidelityRow, Manifest, SegmentRow
 from testbed.experiments.models import is_tensor
 from testbed.report.accuracy import reached_s, target_of
 from testbed.report.decisions import DecisionCounts
+from testbed.report.links_over_time import LinkRates
 from testbed.report.measurements import Iteration, LinkSample, Measurements
 from testbed.report.overhead import Overhead
 from testbed.report.searches import (
@@ -137,7 +138,8 @@ def summarise_run(
     names = dict.fromkeys(segment.scheduler for segment in manifest.segments)
     turns = [measurements.iterations.get(segment.label, ()) for segment in manifest.segments]
     target = target_of(manifest.experiment, turns)
-    schedulers = [_summarise_scheduler(name, measurements, target) for name in names]
+    rates = LinkRates(manifest, measurements.changes) if manifest.links_changed else None
+    schedulers = [_summarise_scheduler(name, measurements, target, rates) for name in names]
     bound = None if bounds is None else bounds(measurements)
     baselines: dict[int, float | None] = {}
     for scheduler in schedulers:
@@ -195,7 +197,9 @@ def _relate(result: SchedulerResult, baseline: float | None, bound_s: float | No
     )
 
 
-def _summarise_scheduler(name: str, measurements: Measurements, target: float | None) -> SchedulerResult:
+def _summarise_scheduler(
+    name: str, measurements: Measurements, target: float | None, rates: LinkRates | None
+) -> SchedulerResult:
     segments = [segment for segment in measurements.manifest.segments if segment.scheduler == name]
     by_segment = [measurements.iterations.get(segment.label, ()) for segment in segments]
     synchronisation = _summarise_times(by_segment, lambda iteration: iteration.synchronisation_s)
@@ -219,7 +223,7 @@ def _summarise_scheduler(name: str, measurements: Measurements, target: float | 
         iteration=_summarise_times(by_segment, lambda iteration: iteration.iteration_s),
         carried_bytes_per_iteration=carried,
         dropped_packets=sum(sample.dropped_packets for sample in samples) if samples else None,
-        busiest=busiest_link(samples),
+        busiest=busiest_link(samples, rates),
         speedup=None,
         bound_s=None,
         bound_multiple=None,
@@ -299,13 +303,17 @@ def _last(
     return None
 
 
-def busiest_link(samples: Iterable[LinkSample]) -> BusyLink | None:
-    """The link that carried the highest share of what its rate allowed over all the intervals."""
+def busiest_link(samples: Iterable[LinkSample], rates: LinkRates | None = None) -> BusyLink | None:
+    """The link that carried the highest share of what its rate allowed over all the intervals.
+
+    A sample knows the rate at its interval's end; `rates`, where given, knows what it was in between.
+    """
     could: dict[tuple[str, str], float] = {}
     did: dict[tuple[str, str], float] = {}
     for sample in samples:
         key = (sample.src, sample.dst)
-        could[key] = could.get(key, 0.0) + sample.configured_bps * sample.interval_s
+        allowed = None if rates is None else rates.bits(*key, sample.t_s - sample.interval_s, sample.t_s)
+        could[key] = could.get(key, 0.0) + (sample.configured_bps * sample.interval_s if allowed is None else allowed)
         did[key] = did.get(key, 0.0) + sample.carried_bytes * 8
     ratios = {key: did[key] / could[key] for key in could if could[key] > 0}
     if not ratios:

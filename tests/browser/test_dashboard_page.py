@@ -18,8 +18,7 @@ from testbed.api import Testbed
 from testbed.dashboard.replay import read_replay
 from testbed.emulation.waiting import wait_for
 from testbed.events import read_events
-from testbed.report.links_over_time import beginning
-from testbed.report.measurements import read_run
+from testbed.report.measurements import beginning, read_run
 from testbed.telemetry.export import JSON_FILE, open_packed
 from topologies.load import load_topology
 from topologies.paths import path_sets

@@ -28,8 +28,7 @@ from testbed.events import EventLog, read_events
 from testbed.experiments.manifest import read_manifest
 from testbed.experiments.run import run_experiment
 from testbed.experiments.spec import experiment_from_text
-from testbed.report.links_over_time import beginning
-from testbed.report.measurements import LinkSample, read_run
+from testbed.report.measurements import LinkSample, beginning, read_run
 from testbed.status import JobStatus
 from testbed.telemetry.export import JSON_FILE, open_packed
 from testbed.telemetry.query import Series

@@ -25,9 +25,10 @@ from testbed.report.bounds import bounds_of
 from testbed.report.compare import compare_runs, comparison_to_json
 from testbed.report.find import find_run, list_runs
 from testbed.report.json_form import result_to_json
-from testbed.report.measurements import Iteration, read_run
+from testbed.report.links_over_time import LinkRates
+from testbed.report.measurements import Iteration, LinkSample, read_run
 from testbed.report.stats import percentile, summarise
-from testbed.report.summary import RunResult, summarise_run
+from testbed.report.summary import RunResult, busiest_link, summarise_run
 from testbed.report.text import render_comparison, render_report, render_runs, seconds
 from topologies.errors import InvalidFileError
 
@@ -428,6 +429,25 @@ def test_the_bound_is_that_of_the_rates_at_each_synchronisations_time(tmp_path: 
     cut = (links[0], links[1].model_copy(update={"state": "down"}))
     without = summarise_run(read_run(write_run(tmp_path / "c", links=cut)), bounds_of)
     assert without.schedulers[0].bound_s is None
+
+
+def test_the_busiest_link_is_judged_by_the_rates_within_each_interval() -> None:
+    rates = {"delay_s": 0.0, "jitter_s": 0.0, "loss_ratio": 0.0}
+    manifest = Manifest(
+        id="r", name="r", world="simulated", started_s=0.0, topology="pair", scale=1.0,
+        links=(LinkRow(index=0, src="a", dst="b", rate_bps=80, **rates),),
+    )
+    changes = [{"t_s": t, "src": "a", "dst": "b", "rate_bps": r, "state": s} for t, r, s in CHANGED]
+    allowed = LinkRates(manifest, changes)
+    assert allowed.bits("a", "b", 0.0, 1.0) == 80 * 0.5 + 8 * 0.5
+    assert allowed.bits("a", "b", 1.0, 3.0) == 8 * 0.5 + 16 * 0.5
+    assert allowed.bits("a", "b", 4.0, 5.0) == 16 and allowed.bits("b", "a", 0.0, 1.0) is None
+    sample = LinkSample(1.0, 1.0, "s", "a", "b", 8, 40.0, 5, 0)
+    assert busiest_link([sample]).utilisation_ratio == 5.0  # type: ignore[union-attr]
+    assert busiest_link([sample], allowed).utilisation_ratio == pytest.approx(40 / 44)  # type: ignore[union-attr]
+
+
+CHANGED = (("0.5", "8", "up"), ("1.5", "8", "down"), ("2.5", "16", "up"))
 
 
 def test_what_is_sent_before_the_time_counts_is_told_beside_the_bound(tmp_path: Path) -> None:

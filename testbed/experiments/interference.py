@@ -12,6 +12,8 @@ CHANGES: Final = {
     "link_up": "mended",
     "blackhole": "blackhole",
 }
+WHOLE_CABLE: Final = frozenset({"link_down", "link_up", "link_reset"})
+"""What is done to both directions unless its arguments say otherwise."""
 LOADS: Final = {"calibrate": "`calibrate`", "link_test": "`link test`"}
 PLAYING: Final = frozenset({"dynamics_start", "dynamics_stop"})
 MOST_TOLD: Final = 5
@@ -39,7 +41,8 @@ def interference(
             continue
         verb, arguments = event.get("verb"), event.get("arguments") or {}
         if verb in CHANGES:
-            changes |= dict.fromkeys(f"{link} {CHANGES[verb]}" for link in _links(arguments))
+            whole = {"both": True} if verb in WHOLE_CABLE else {}
+            changes |= dict.fromkeys(f"{link} {CHANGES[verb]}" for link in _links({**whole, **arguments}))
         elif verb in LOADS:
             loads[LOADS[verb]] = None
         elif verb in PLAYING and not own_changes:

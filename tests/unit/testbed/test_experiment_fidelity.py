@@ -156,7 +156,7 @@ def test_what_was_done_to_links_by_hand_is_told_once_each() -> None:
         verb(21, "blackhole", **ends),  # after it
     )
     assert found == (
-        "links were changed by hand during the run: dc1-dc2 set, dc2>dc3 set, dc1>dc2 cut, all links reset",
+        "links were changed by hand during the run: dc1-dc2 set, dc2>dc3 set, dc1-dc2 cut, all links reset",
     )
 
 

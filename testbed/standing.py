@@ -66,8 +66,8 @@ def _refuse_what_is_not_up(name: str) -> None:
     for listed in list_testbeds():
         if listed.name == name:
             if listed.alive:
-                raise UsageError(f"testbed {name} is just being brought up", hint="wait for its `up`, or end it")
+                raise UsageError(f"testbed {name!r} is just being brought up", hint="wait for its `up`, or end it")
             raise UsageError(
-                f"testbed {name} has ended, or was never brought up completely, and has left files",
+                f"testbed {name!r} has ended, or was never brought up completely, and has left files",
                 hint=f"`testbed clean {name}` removes what is left of it",
             )

@@ -438,7 +438,7 @@ def test_after_a_killed_supervisor_clean_and_up_work_and_the_other_stands(
     page = json.loads((run_root / "doomed" / "page.json").read_text())
     assert eventually(lambda: start_ticks(page["pid"]) != page["started_ticks"])
     gone = pair("exec", "doomed", "dc1", "--", "true")
-    assert gone.returncode == 2 and "'doomed'" in gone.stderr
+    assert gone.returncode == 2 and "'doomed' has ended" in gone.stderr and "clean doomed" in gone.stderr
     listed = {entry["name"] for entry in document(pair("list", "--format", "json"))["testbeds"]}
     assert "pair" in listed and "doomed" not in listed
     rows = document(pair("doctor", "--quick", "--format", "json"))["checks"]

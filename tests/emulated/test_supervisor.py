@@ -233,7 +233,7 @@ def test_an_up_whose_caller_is_killed_ends_by_itself(unique_name, step) -> None:
         process.kill()
         process.wait()
     leftovers.gone_within(GONE_S)
-    with pytest.raises(UsageError, match=rf"testbed {name} has ended, .* has left files .`testbed clean {name}`"):
+    with pytest.raises(UsageError, match=rf"testbed '{name}' has ended, .* has left files .`testbed clean {name}`"):
         find(name)
     assert launch.clean(name) == [name]
     with pytest.raises(UsageError, match=rf"no testbed '{name}' is up"):

@@ -7,6 +7,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from testbed.report.links_over_time import carries_bps
 from testbed.report.measurements import Iteration, Measurements, beginning
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ def bounds_of(run: Measurements) -> Callable[[Sequence[Iteration], int], float |
     Links are as they were when the run began, which need not be as the topology declares, and became as
     `changes.csv` tells. On links that stay the same the seconds are those of any synchronisation; where they change
     it is the mean over the given ones, each begun when its last gradient was ready. None where there is no such
-    time: a single site, links that do not join all sites, or links that changed and no synchronisation given; or
-    where gradients travel during the backward pass, so that a synchronisation is only what is left after it.
+    time: a single site, links that do not join all sites, or links that changed and no synchronisation given.
     """
     history: list[RateHistory | None] = []  # made when first asked for: many reports have nothing to bound
 
@@ -43,7 +43,7 @@ def bounds_of(run: Measurements) -> Callable[[Sequence[Iteration], int], float |
 
 
 def _history(run: Measurements) -> RateHistory | None:
-    """The rates of a run's links; None where fewer than two sites have any, or there is nothing to be bound."""
+    """The rates of a run's links; None where there are none."""
     # Imported here: the linear programme's library takes longer to load than most reports take.
     from testbed.simulation.changing import RateHistory
 
@@ -54,13 +54,13 @@ def _history(run: Measurements) -> RateHistory | None:
     if not sites:
         return None
     initial = {
-        (sites[link.src], sites[link.dst]): float(link.rate_bps) if link.state == "up" else 0.0
+        (sites[link.src], sites[link.dst]): carries_bps(link.rate_bps, link.state)
         for link in run.manifest.links
     }
     changes = []
     for at, rows in groupby(run.changes, key=lambda row: float(row["t_s"])):
         became = {
-            (sites[row["src"]], sites[row["dst"]]): float(row["rate_bps"]) if row["state"] == "up" else 0.0
+            (sites[row["src"]], sites[row["dst"]]): carries_bps(row["rate_bps"], row["state"])
             for row in rows
         }
         changes.append((at, became))

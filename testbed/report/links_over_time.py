@@ -11,13 +11,31 @@ from pathlib import Path
 from testbed.experiments.manifest import CHANGES, Manifest
 
 
-def read_changes(directory: Path) -> list[dict[str, str]]:
-    """The rows of the file in which both worlds write what became of links."""
+def read_changes(directory: Path, manifest: Manifest, problems: list[str]) -> list[dict[str, str]]:
+    """The rows of the file in which both worlds write what became of links; a damaged one is a named problem."""
+    known = {(link.src, link.dst) for link in manifest.links}
+    rows = []
     try:
         with (directory / CHANGES).open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+            for number, row in enumerate(csv.DictReader(file), start=2):
+                try:
+                    float(row["t_s"]), carries_bps(row["rate_bps"], row["state"])
+                    readable = (row["src"], row["dst"]) in known or not known
+                except (KeyError, TypeError, ValueError):  # of a runner that was killed, half a line may be there
+                    readable = False
+                if readable:
+                    rows.append(row)
+                else:
+                    problems.append(f"{CHANGES}: line {number} cannot be read")
     except OSError:
         return []
+    return rows
+
+
+def carries_bps(rate_bps: float | str, state: str) -> float:
+    """What a link carries at most: nothing while it is down or a black hole."""
+    rate = float(rate_bps)
+    return rate if state == "up" else 0.0
 
 
 class LinkRates:
@@ -30,12 +48,12 @@ class LinkRates:
 
     def __init__(self, manifest: Manifest, changes: Iterable[Mapping[str, str]]) -> None:
         self._rates = {
-            (link.src, link.dst): [(float("-inf"), float(link.rate_bps) if link.state == "up" else 0.0)]
+            (link.src, link.dst): [(float("-inf"), carries_bps(link.rate_bps, link.state))]
             for link in manifest.links
         }
         for row in changes:
-            rate = float(row["rate_bps"]) if row["state"] == "up" else 0.0
-            self._rates[row["src"], row["dst"]].append((float(row["t_s"]), rate))
+            if steps := self._rates.get((row["src"], row["dst"])):
+                steps.append((float(row["t_s"]), carries_bps(row["rate_bps"], row["state"])))
 
     def bits(self, src: str, dst: str, start_s: float, end_s: float) -> float | None:
         """The integral of a link's rate; None for a link that the manifest does not know."""

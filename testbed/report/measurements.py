@@ -104,7 +104,7 @@ def read_run(directory: Path) -> Measurements:
         iterations=iterations,
         links=read_links(directory / LINKS, problems),
         parameters=_parameter_digests(records),
-        changes=tuple(read_changes(directory)),
+        changes=tuple(read_changes(directory, manifest, problems)),
         problems=tuple(problems),
     )
 

@@ -4,7 +4,7 @@ Until a scheme has finished, T after it began, no directed link can have carried
 rate over that time. At constant rates equal to the means over T the same bits would have fitted, so with R the
 limit of constant rates (`testbed.simulation.bounds`) every scheme needs T R(mean over T) >= bits. R grows with every
 rate and is proportional to all of them together, so T R(mean) = R(integral) never falls as T grows: the least T that
-satisfies it is proven, whoever schedules and whatever he knows of the future.
+satisfies it is a bound for all for whom R is one, whatever they know of the future.
 
 R is concave too, so what a stretch of constant rates adds to R(integral) is at least R of the stretch alone, and
 that says where to look: R(integral so far) + R(rates now) t reaches the bits no sooner than R(integral) does.

@@ -450,6 +450,19 @@ def test_the_busiest_link_is_judged_by_the_rates_within_each_interval() -> None:
 CHANGED = (("0.5", "8", "up"), ("1.5", "8", "down"), ("2.5", "16", "up"))
 
 
+def test_a_damaged_line_of_changes_is_a_problem_and_not_the_end(tmp_path: Path) -> None:
+    rates = {"rate_bps": 100_000_000, "delay_s": 0.0, "jitter_s": 0.0, "loss_ratio": 0.0}
+    links = tuple(LinkRow(index=k, src=f"dc{k + 1}", dst=f"dc{2 - k}", **rates) for k in range(2))
+    directory = write_run(tmp_path / "a", links=links, experiment={"dynamics": {"kind": "uniform"}})
+    head = "t_s,segment,src,dst,rate_bps,delay_s,loss_ratio,state,loss_burst"
+    lines = (head, "2,,dc1,dc2,50000000,0,0,up,", "3,,dc1,dc9,1,0,0,up,", "4,,dc2,dc1,fast,0,0,up,", "5,,dc2")
+    (directory / "changes.csv").write_text("\n".join(lines))
+    run = read_run(directory)
+    assert [row["t_s"] for row in run.changes] == ["2"]
+    assert list(run.problems) == [f"changes.csv: line {number} cannot be read" for number in (3, 4, 5)]
+    assert summarise_run(run, bounds_of).schedulers[0].bound_s is not None
+
+
 def test_what_is_sent_before_the_time_counts_is_told_beside_the_bound(tmp_path: Path) -> None:
     rates = {"rate_bps": 100_000_000, "delay_s": 0.0, "jitter_s": 0.0, "loss_ratio": 0.0}
     links = (

@@ -21,6 +21,7 @@ from mininet.net import Mininet
 from mininet.node import Host, OVSSwitch
 from traffic import PROGRAM, answer, start
 
+from testbed.emulation.congestion import WANTED
 from testbed.emulation.vswitch import VSwitch
 from testbed.runner import batch, run
 from topologies.load import topology_from_dict
@@ -64,7 +65,7 @@ def build(topology: Topology) -> tuple[Mininet, list[Host], dict[tuple[int, int]
             if intf.name != "lo":
                 node.cmd("ethtool", "-K", intf.name, *(f"{name} off" for name in OFFLOADS))
     for host in hosts:
-        host.cmd("sysctl -q -w net.ipv4.tcp_congestion_control=cubic")
+        host.cmd(f"ip route replace 10.0.0.0/24 dev {host.defaultIntf()} congctl {WANTED}")
     return net, hosts, shaped
 
 

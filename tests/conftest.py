@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # A shell that starts something in the background makes it ignore SIGINT, and so would every process that the
@@ -17,3 +20,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("everywhere", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everywhere"))
+
+
+@pytest.fixture
+def only_reno() -> Iterator[None]:
+    """A machine that allows network namespaces nothing but reno, whatever its own default is. Needs root."""
+    allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+    before = allowed.read_text()
+    allowed.write_text("reno")
+    yield
+    allowed.write_text(before)

@@ -18,6 +18,7 @@ MAX_SITES: Final = 250
 """How many sites fit a management /24. The emulator refuses more; the simulator does not care."""
 
 WAN_PREFIX: Final = 16
+WAN_SUBNET: Final = f"10.0.0.0/{WAN_PREFIX}"
 HOST_PORT: Final = 1
 """The OpenFlow port of a switch where its own site hangs."""
 FIRST_WAN_PORT: Final = 2

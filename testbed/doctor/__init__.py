@@ -1,7 +1,8 @@
 """What this machine offers to an emulated testbed, and what is used where something is absent.
 
 Every row is one of the field's known pains. What has to be tried is tried in scratch namespaces, and at last
-on a throw-away testbed of two sites; nothing of the machine is changed.
+on a throw-away testbed of two sites. The machine is left as it was, but for the congestion control that
+bringing up a testbed allows.
 """
 
 from __future__ import annotations

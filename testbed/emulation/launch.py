@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from testbed import sites as site_doors
 from testbed.client import SupervisorClient
-from testbed.emulation import cgroups, management
+from testbed.emulation import cgroups, congestion, management
 from testbed.emulation.ending import END_S, alone_on_this_machine, children, clean, down, remove, undo
 from testbed.emulation.environment import PYTHON, base_environment, log_tail
 from testbed.emulation.listing import Listed, list_testbeds, read_info_or_none
@@ -104,6 +104,7 @@ def up(
         progress(f"warning: {limit}")
     run_dir = RunDir.of(name)
     wanted: dict[str, Any] = {"limits": limits, "allow_degraded": allow_degraded, "coordinator_site": coordinator}
+    wanted["congestion"] = congestion.choose(congestion.WANTED)
     if quotas is not None:
         wanted |= {"cpu_by": f"cgroup-v{quotas.version}", "cpu_group": str(quotas.group(run_dir))}
     elif padded:
@@ -111,6 +112,12 @@ def up(
     with _starting(run_dir, topology, wanted) as info:
         process: subprocess.Popen[bytes] | None = None
         try:
+            with alone_on_this_machine():
+                if congestion.allow(info.congestion):
+                    progress(
+                        f"{info.congestion} is now allowed in the network namespaces of this machine, and stays "
+                        f"so (net.ipv4.{congestion.ALLOWED.name})"
+                    )
             if quotas is not None:
                 cgroups.make(quotas, run_dir, topology)
             progress("keys and files")

@@ -17,6 +17,7 @@ from mininet.net import Mininet
 from mininet.node import Host, OVSSwitch, RemoteController
 
 from testbed.emulation import management, shaping, sysctls
+from testbed.emulation.congestion import Congestion
 from testbed.emulation.rundir import RunDir
 from testbed.emulation.vswitch import VSwitch
 from testbed.runner import batch, run
@@ -129,13 +130,22 @@ class Network:
         run_dir: the testbed's files.
         addresses: its management network, whose bridge is there.
         vswitch: running.
+        congestion: how sites are to send.
     """
 
-    def __init__(self, topology: Topology, run_dir: RunDir, addresses: Management, vswitch: VSwitch) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        run_dir: RunDir,
+        addresses: Management,
+        vswitch: VSwitch,
+        congestion: Congestion,
+    ) -> None:
         self.topology = topology
         self.run_dir = run_dir
         self.addresses = addresses
         self.vswitch = vswitch
+        self.congestion = congestion
         Switch.vswitch = vswitch
         # What Mininet.init would do is raise machine-wide limits that a testbed does not need.
         Mininet.inited = True
@@ -238,13 +248,13 @@ class Network:
         hosts = directory / "hosts"
         hosts.write_text(hosts_file(self.topology, self.addresses))
         enter = ["nsenter", "--target", str(pid), "--net", "--mount", "--uts", "--"]
-        settings = sysctls.site(name)
+        settings = sysctls.site(name, self.congestion)
         run([*enter, "sysctl", "-q", "-e", "-w", *sysctls.arguments(settings)], timeout=10)
-        batch([*enter, "ip"], site_lines(self.topology, self.addresses, k))
+        batch([*enter, "ip"], site_lines(self.topology, self.addresses, k, self.congestion))
         run([*enter, "mount", "--bind", str(hosts), "/etc/hosts"], timeout=10)
 
 
-def site_lines(topology: Topology, addresses: Management, k: int) -> list[str]:
+def site_lines(topology: Topology, addresses: Management, k: int, congestion: Congestion) -> list[str]:
     """Lines for `ip -batch` inside site k: its addresses, and every other site's MAC so that nobody asks."""
     wan, inner = addressing.host_intf(k), management.SITE_INTERFACE
     lines = [
@@ -254,6 +264,11 @@ def site_lines(topology: Topology, addresses: Management, k: int) -> list[str]:
         f"addr add {addresses.site(k)}/{addresses.prefixlen} dev {inner}",
         f"link set dev {inner} up",
     ]
+    if congestion.by_route:  # the route that came with the address, and what it says besides
+        lines.append(
+            f"route replace {addressing.WAN_SUBNET} dev {wan} proto kernel scope link "
+            f"src {addressing.wan_ip(k)} congctl {congestion.name}"
+        )
     for other, _ in enumerate(topology.site_names):
         if other != k:
             lines.append(

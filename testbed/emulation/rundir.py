@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from testbed.emulation.congestion import WANTED
 from topologies.addressing import CONTROLLER_HTTP_PORT, COORDINATOR_PORT, PROMETHEUS_PORT, Management
 from topologies.errors import InvalidFileError, UsageError
 from topologies.load import topology_from_dict
@@ -135,6 +136,8 @@ class TestbedInfo(_State):
     """In what it cannot be as declared on this machine, known before it was made."""
     allow_degraded: bool = False
     """Whether it was to come up even so."""
+    congestion: str = WANTED
+    """The congestion control of connections across the WAN."""
     cpu_by: Literal["cgroup-v1", "cgroup-v2", "padding"] | None = None
     """What holds sites to the cores that they declare; None where none does."""
     cpu_group: str | None = None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
+from testbed.emulation.congestion import Congestion
 from topologies.model import DirectedLink
 from topologies.paths import Path
 
@@ -39,18 +40,17 @@ def common() -> dict[str, str]:
     }
 
 
-def site(name: str) -> dict[str, str]:
+def site(name: str, congestion: Congestion) -> dict[str, str]:
     """For a site.
 
-    Cubic whatever the machine prefers: BBR without fq paces badly and makes runs incomparable. The two TSO
-    settings make few large segments instead of many small ones, seven times the throughput with many links
-    busy. Nothing is remembered from one connection to the next, so that runs are independent.
+    The two TSO settings make few large segments instead of many small ones, seven times the throughput with
+    many links busy. Nothing is remembered from one connection to the next, so that runs are independent.
     """
-    return common() | {
+    default = {} if congestion.by_route else {"net.ipv4.tcp_congestion_control": congestion.name}
+    return common() | default | {
         "kernel.hostname": name,
         "net.ipv4.conf.all.rp_filter": "0",
         "net.ipv4.conf.default.rp_filter": "0",
-        "net.ipv4.tcp_congestion_control": "cubic",
         "net.ipv4.tcp_tso_rtt_log": "20",
         "net.ipv4.tcp_min_tso_segs": "10",
         "net.ipv4.tcp_no_metrics_save": "1",

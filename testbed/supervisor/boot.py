@@ -16,7 +16,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from testbed import sites
-from testbed.emulation import management, sysctls
+from testbed.emulation import congestion, management, sysctls
 from testbed.emulation.calibrate import Calibration
 from testbed.emulation.environment import PYTHON, log_tail
 from testbed.emulation.metrics import DelayLineCollector, read_links
@@ -54,6 +54,7 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
 
     run_dir, addresses = supervisor.run_dir, supervisor.info.management
     prepare_namespaces(supervisor)
+    sending = congestion.apply(supervisor.info.congestion)
     step("management network")
     supervisor.processes.start(controller_spec(supervisor))
     supervisor.processes.start(delay_line_spec(run_dir))
@@ -61,7 +62,7 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     vswitch = VSwitch(run_dir.ovs)
     vswitch.start()
     step(f"{len(supervisor.topology.sites)} sites and {len(supervisor.topology.links)} links")
-    network = Network(supervisor.topology, run_dir, addresses, vswitch)
+    network = Network(supervisor.topology, run_dir, addresses, vswitch, sending)
     network.build()
     supervisor.network = network
     supervisor.wan = Wan(
@@ -73,7 +74,7 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     network.start_switches()
     realtime = network.realtime and supervisor.wan.delay_line.call("info")["realtime"]
     supervisor.events.write("realtime", granted=realtime)
-    gaps = environment_gaps(realtime=realtime)
+    gaps = environment_gaps(realtime=realtime, sending=sending)
     for gap in gaps:
         step(f"warning: {gap}")
     step("controller")
@@ -90,17 +91,22 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     return {"seconds_s": time.monotonic() - started, "fidelity": fidelity, "gaps": gaps}
 
 
-def environment_gaps(*, realtime: bool, proc: Path = Path("/proc/sys")) -> list[str]:
+def environment_gaps(
+    *, realtime: bool, sending: congestion.Congestion, proc: Path = Path("/proc/sys")
+) -> list[str]:
     """What this environment does not grant, and what follows for a testbed; recorded with every run.
 
     Args:
         realtime: whether switches and delay line got real-time scheduling.
+        sending: the sites' congestion control.
         proc: where the kernel shows the settings of this network namespace.
     """
     gaps = []
     if not realtime:
         gaps.append("real-time scheduling is not permitted here: delays grow while the machine is busy")
-    lacking = [key for key in sysctls.site("") if not (proc / key.replace(".", "/")).exists()]
+    if (gap := sending.gap()) is not None:
+        gaps.append(gap)
+    lacking = [key for key in sysctls.site("", sending) if not (proc / key.replace(".", "/")).exists()]
     lacking = [key for key in lacking if not key.startswith("net.ipv6.")]  # without IPv6 nothing to quieten
     if lacking:
         gaps.append(f"this kernel has no {' nor '.join(lacking)}: sites keep its way of TCP")

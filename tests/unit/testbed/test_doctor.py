@@ -14,7 +14,8 @@ import pytest
 from testbed import doctor, sites
 from testbed.doctor import KERNEL_FEATURES, Check, State, machine
 from testbed.doctor.trial import judge_tcp
-from testbed.emulation import possible, sysctls
+from testbed.emulation import congestion, possible, sysctls
+from testbed.emulation.congestion import Congestion
 from testbed.emulation.environment import missing_capabilities
 from testbed.supervisor.boot import environment_gaps
 from topologies.errors import CannotHonourError
@@ -156,7 +157,7 @@ def test_the_scratch_child_refuses_to_run_outside_scratch_namespaces() -> None:
 def test_the_machine_itself_is_not_touched() -> None:
     def interfaces_and_settings() -> tuple[str, str]:
         links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
-        return links, Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text()
+        return links, congestion.DEFAULT.read_text() + congestion.ALLOWED.read_text()
 
     before = interfaces_and_settings()
     rows = doctor.check_kernel()
@@ -233,13 +234,16 @@ def test_refused_real_time_scheduling_is_a_row(drop: tuple[str, ...], state: Sta
 
 
 def test_what_the_environment_does_not_grant_is_told(tmp_path: Path) -> None:
-    for key in sysctls.site("dc1"):
+    cubic = Congestion("cubic")
+    for key in sysctls.site("dc1", cubic):
         path = tmp_path / key.replace(".", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert environment_gaps(realtime=True, proc=tmp_path) == []
+    assert environment_gaps(realtime=True, sending=cubic, proc=tmp_path) == []
     (tmp_path / "net/ipv4/tcp_tso_rtt_log").unlink()
     (tmp_path / "net/ipv6/conf/all/disable_ipv6").unlink()
-    scheduling, tcp = environment_gaps(realtime=False, proc=tmp_path)
+    scheduling, tcp = environment_gaps(realtime=False, sending=cubic, proc=tmp_path)
     assert "real-time" in scheduling
     assert "net.ipv4.tcp_tso_rtt_log" in tcp and "ipv6" not in tcp
+    for sending in (Congestion("reno"), Congestion("cubic", by_route=True)):
+        assert environment_gaps(realtime=True, sending=sending, proc=tmp_path)[0] == sending.gap()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed.emulation import counters, network, sysctls, wan
+from testbed.emulation.congestion import Congestion
 from testbed.emulation.rundir import (
     RunDir,
     SiteInfo,
@@ -30,6 +31,7 @@ from topologies.paths import path_sets
 from topologies.units import Delay, Loss
 
 PAIR, NINE = load_topology("pair"), load_topology("netstorm-9")
+CUBIC = Congestion("cubic")
 
 
 # --- links ------------------------------------------------------------------------------------------------
@@ -122,7 +124,7 @@ def test_tcp_gets_room_for_the_longest_path() -> None:
 
 
 def test_every_site_runs_cubic_without_ipv6_or_reverse_path_filter() -> None:
-    words = sysctls.arguments(sysctls.site("dc1"))
+    words = sysctls.arguments(sysctls.site("dc1", CUBIC))
     for word in (
         "kernel.hostname=dc1",
         "net.ipv4.tcp_congestion_control=cubic",
@@ -133,8 +135,19 @@ def test_every_site_runs_cubic_without_ipv6_or_reverse_path_filter() -> None:
         assert word in words
 
 
+def test_where_the_default_may_not_be_cubic_the_route_across_the_wan_says_so() -> None:
+    by_route = Congestion("cubic", by_route=True)
+    assert not any("congestion" in word for word in sysctls.arguments(sysctls.site("dc3", by_route)))
+    said = [
+        [line for line in network.site_lines(NINE, Management("10.199.3.0/24"), 2, congestion) if "congctl" in line]
+        for congestion in (CUBIC, by_route)
+    ]
+    route = "route replace 10.0.0.0/16 dev h3-wan proto kernel scope link src 10.0.0.3 congctl cubic"
+    assert said == [[], [route]]
+
+
 def test_a_site_knows_every_other_and_itself_by_address() -> None:
-    lines = network.site_lines(NINE, Management("10.199.3.0/24"), 2)
+    lines = network.site_lines(NINE, Management("10.199.3.0/24"), 2, CUBIC)
     assert "addr add 10.0.0.3/16 dev h3-wan" in lines and "addr add 10.199.3.3/24 dev mgmt" in lines
     neighbours = [line for line in lines if line.startswith("neigh ")]
     assert len(neighbours) == 8 and not any(" 10.0.0.3 " in line for line in neighbours)

@@ -1,17 +1,16 @@
 """What this machine offers to an emulated testbed, and what is used where something is absent.
 
 Every row is one of the field's known pains. What has to be tried is tried in scratch namespaces, and at last
-on a throw-away testbed of two sites. The machine is left as it was, but for the congestion control that
-bringing up a testbed allows.
+on a throw-away testbed of two sites. The machine is left as it was, except that the trial, like every `up`, may
+add cubic to the congestion controls that network namespaces may choose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from testbed.doctor.kernel import KERNEL_FEATURES, check_kernel, kernel_rows
+from testbed.doctor.kernel import KERNEL_FEATURES, check_kernel, congestion_row, kernel_rows
 from testbed.doctor.machine import (
-    check_congestion_control,
     check_cpu,
     check_cpu_quota,
     check_disk,
@@ -44,6 +43,7 @@ __all__ = [
     "check_kernel",
     "check_leftovers",
     "check_open_vswitch",
+    "congestion_row",
     "examine",
     "fit",
     "kernel_rows",
@@ -69,7 +69,6 @@ def examine(*, trial: bool = False) -> tuple[Check, ...]:
         "torch": check_torch,
         "ssh": check_ssh,
         "prometheus": check_prometheus,
-        "congestion control": check_congestion_control,
         "cpu": check_cpu,
         "cpu quota": check_cpu_quota,
         "memory": check_memory,

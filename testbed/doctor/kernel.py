@@ -8,12 +8,15 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from testbed.doctor.rows import APT, Check, degraded, missing, ok
 from testbed.doctor.software import absent_of
-from testbed.emulation import sysctls
+from testbed.emulation import congestion, sysctls
+from testbed.emulation.congestion import Congestion
 from testbed.runner import run
 from topologies.errors import StormbedError
 
@@ -52,7 +55,12 @@ def check_kernel() -> list[Check]:
                 "allow this container network namespaces",
             )
         ]
-    return [ok("namespaces", "net, pid and uts"), *kernel_rows(json.loads(child.stdout))]
+    probed = json.loads(child.stdout)
+    return [
+        ok("namespaces", "net, pid and uts"),
+        *kernel_rows(probed["features"]),
+        congestion_row(Congestion(**probed["congestion"]), congestion.allowed(), congestion.may_allow()),
+    ]
 
 
 def kernel_rows(probed: Mapping[str, str]) -> list[Check]:
@@ -68,8 +76,39 @@ def kernel_rows(probed: Mapping[str, str]) -> list[Check]:
     return rows
 
 
-def probe() -> dict[str, str]:
-    """Try every kernel feature. Runs in a child's own network, PID and UTS namespaces."""
+def congestion_row(scratch: Congestion, allowed: Sequence[str], may_allow: bool) -> Check:
+    """What sites will use. Pure.
+
+    Args:
+        scratch: what a new network namespace came to.
+        allowed: what network namespaces may choose now.
+        may_allow: whether `testbed up` can extend that.
+    """
+    row, wanted = "congestion control", congestion.WANTED
+    if scratch.name != wanted:
+        return degraded(
+            row,
+            f"this kernel does not offer {wanted}",
+            f"{scratch.name} between sites",
+            f"on the machine itself, where its kernel has that module: modprobe tcp_{wanted}",
+        )
+    if scratch.way != "route":
+        return ok(row, f"{wanted} at every site")
+    if may_allow:
+        return ok(row, f"{wanted} at every site once `testbed up` has allowed it")
+    return degraded(
+        row,
+        f"sites cannot have {wanted} as their default here",
+        f"{wanted}, set on the routes across the WAN; this overrides what a program chooses before connecting",
+        f"on the machine itself: sysctl -w net.ipv4.{congestion.ALLOWED.name}='{' '.join([*allowed, wanted])}'",
+    )
+
+
+def probe() -> dict[str, Any]:
+    """Try every kernel feature, and what a new network namespace may send with.
+
+    Runs in a child's own network, PID and UTS namespaces.
+    """
 
     def tries(*argvs: str) -> Callable[[], None]:
         def attempt() -> None:
@@ -110,7 +149,8 @@ def probe() -> dict[str, str]:
             result[feature] = " ".join(str(error).split())
         else:
             result[feature] = ""
-    return result
+    sending = congestion.apply(congestion.choose(congestion.WANTED))
+    return {"features": result, "congestion": asdict(sending)}
 
 
 def _try_packet_socket() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from testbed.doctor.rows import Check, degraded, missing, ok
 from testbed.doctor.software import absent_of
-from testbed.emulation import congestion
 from testbed.emulation.environment import capability_hint, missing_capabilities
 from topologies.errors import CannotHonourError, StormbedError
 
@@ -108,30 +107,6 @@ def check_ports() -> Check:
                 "`testbed dashboard --port 0`, which takes any that is free",
             )
     return ok("ports", f"{DASHBOARD_PORT} of the live page is free; all others are a testbed's own")
-
-
-def check_congestion_control() -> Check:
-    """Whatever the machine prefers, sites have their own; what `up` would do about it is told, and not done."""
-    row, wanted = "congestion control", congestion.WANTED
-    machine = f"{congestion.DEFAULT.read_text().strip()} on this machine"
-    if congestion.choose(wanted) != wanted:
-        return degraded(
-            row,
-            f"this kernel has no {wanted}; {machine}",
-            f"{congestion.SPARE} at every site",
-            f"modprobe tcp_{wanted} on the machine itself, where its kernel has that module",
-        )
-    names = congestion.allowed()
-    if wanted in names:
-        return ok(row, f"{machine}, {wanted} at every site")
-    if congestion.may_allow():
-        return ok(row, f"{machine}, {wanted} at every site once `testbed up` has allowed it")
-    return degraded(
-        row,
-        f"{machine}, and only {' and '.join(names)} may be the default of a site",
-        f"{wanted} by the routes across the WAN, also for programs that choose another before they connect",
-        f"on the machine itself: sysctl -w net.ipv4.{congestion.ALLOWED.name}='{' '.join([*names, wanted])}'",
-    )
 
 
 def check_testbeds() -> list[Check]:

@@ -1,8 +1,8 @@
-"""Which congestion control the connections across the WAN use, and how the kernel is brought to it.
+"""Which congestion control the connections between sites use, and how the kernel is brought to it.
 
-Linux lets every network namespace but the machine's first choose only what the first one allows, in
-`net.ipv4.tcp_allowed_congestion_control`. Where that list may not be extended, as in most containers, the
-routes across the WAN carry the choice: the kernel does not restrict those.
+Linux lets every network namespace but the machine's first choose only from a list that the first one holds,
+`net.ipv4.tcp_allowed_congestion_control`. Where that list cannot be extended, as in most containers, the routes
+across the WAN carry the choice: the kernel does not restrict those.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 WANTED: Final = "cubic"
 """Whatever the machine prefers: BBR without fq paces badly and makes runs incomparable."""
@@ -20,28 +20,31 @@ SPARE: Final = "reno"
 DEFAULT: Final = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 ALLOWED: Final = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 
+Way = Literal["inherited", "default", "route"]
+"""How sites come to it: they have it from the machine, it is made their default, or their routes set it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Congestion:
-    """The sites' congestion control. `by_route`: it is set on the routes across the WAN, not as the default."""
+    """The sites' congestion control."""
 
     name: str
-    by_route: bool = False
+    way: Way = "default"
 
     def gap(self) -> str | None:
-        """What a user has to know about it; None when it is the wanted one, set in the usual way."""
+        """What a user has to know about it; None when it is the wanted one and programs may choose another."""
         if self.name != WANTED:
-            return f"this kernel has no {WANTED}: connections across the WAN use {self.name}"
-        if self.by_route:
+            return f"this kernel does not offer {WANTED}: connections between sites use {self.name}"
+        if self.way == "route":
             return (
-                f"this environment does not let sites default to {self.name}: the routes across the WAN set it, "
-                "also for a program that chose another before it connected"
+                f"this environment does not let sites default to {self.name}: the routes across the WAN set it "
+                "instead, overriding what a program chose before connecting"
             )
         return None
 
 
 def choose(wanted: str) -> str:
-    """`wanted` where this kernel has it, and reno where it does not. Loads the module of `wanted` if needed."""
+    """`wanted` where this kernel offers it, and reno where it does not. Loads the module of `wanted` if needed."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
         try:
             tried.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, wanted.encode())
@@ -53,22 +56,25 @@ def choose(wanted: str) -> str:
 
 
 def allowed() -> list[str]:
-    """What network namespaces may choose."""
-    return ALLOWED.read_text().split()
+    """What network namespaces may choose; empty where the kernel does not show it."""
+    try:
+        return ALLOWED.read_text().split()
+    except OSError:
+        return []
 
 
 def may_allow() -> bool:
-    """Whether `allow` may extend the list: only root in the machine's first network namespace."""
+    """Whether `allow` can extend the list: only as root in the machine's first network namespace."""
     return os.access(ALLOWED, os.W_OK)
 
 
 def allow(name: str) -> bool:
     """Let all network namespaces of this machine choose `name`; True when the list had to be extended for it.
 
-    The machine's own default stays. Where the list may not be written nothing happens.
+    The machine's own default stays. Where the list cannot be written, nothing happens.
     """
     names = allowed()
-    if name in names:
+    if name in names or not names:
         return False
     try:
         ALLOWED.write_text(" ".join([*names, name]))
@@ -77,13 +83,20 @@ def allow(name: str) -> bool:
     return True
 
 
-def apply(name: str) -> Congestion:
-    """Make `name` the default of this process's network namespace if that is allowed.
+def default() -> str:
+    """What this process's network namespace uses unless a program chooses."""
+    return DEFAULT.read_text().strip()
 
-    Where it is not, it is not in any other new namespace either, and the routes have to carry it.
+
+def apply(name: str) -> Congestion:
+    """Make `name` the default of this process's network namespace, a new one, if that is permitted.
+
+    What is refused here is refused in every site as well, so the routes have to carry it.
     """
+    if default() == name:
+        return Congestion(name, "inherited")
     try:
         DEFAULT.write_text(name)
     except OSError:
-        return Congestion(name, by_route=True)
+        return Congestion(name, "route")
     return Congestion(name)

@@ -115,8 +115,8 @@ def up(
             with alone_on_this_machine():
                 if congestion.allow(info.congestion):
                     progress(
-                        f"{info.congestion} is now allowed in the network namespaces of this machine, and stays "
-                        f"so (net.ipv4.{congestion.ALLOWED.name})"
+                        f"{info.congestion} is now allowed in this machine's network namespaces, until it reboots "
+                        f"(net.ipv4.{congestion.ALLOWED.name})"
                     )
             if quotas is not None:
                 cgroups.make(quotas, run_dir, topology)

@@ -264,7 +264,7 @@ def site_lines(topology: Topology, addresses: Management, k: int, congestion: Co
         f"addr add {addresses.site(k)}/{addresses.prefixlen} dev {inner}",
         f"link set dev {inner} up",
     ]
-    if congestion.by_route:  # the route that came with the address, and what it says besides
+    if congestion.way == "route":  # the one that came with the address, and what it says besides
         lines.append(
             f"route replace {addressing.WAN_SUBNET} dev {wan} proto kernel scope link "
             f"src {addressing.wan_ip(k)} congctl {congestion.name}"

@@ -46,8 +46,8 @@ def site(name: str, congestion: Congestion) -> dict[str, str]:
     The two TSO settings make few large segments instead of many small ones, seven times the throughput with
     many links busy. Nothing is remembered from one connection to the next, so that runs are independent.
     """
-    default = {} if congestion.by_route else {"net.ipv4.tcp_congestion_control": congestion.name}
-    return common() | default | {
+    chosen = {"net.ipv4.tcp_congestion_control": congestion.name} if congestion.way == "default" else {}
+    return common() | chosen | {
         "kernel.hostname": name,
         "net.ipv4.conf.all.rp_filter": "0",
         "net.ipv4.conf.default.rp_filter": "0",

@@ -92,10 +92,12 @@ def test_a_container_that_may_not_allow_anything_has_cubic_across_the_wan(
         assert "does not let sites default to cubic" in said
         assert Site(name, "dc1").run("cat", str(congestion.DEFAULT)).strip() != "cubic"
         assert congestion_controls(name) == ("cubic", "cubic")
+        assert congestion_controls(name, "reno") == ("cubic", "cubic"), "said so: routes override a program"
         assert "completed" in container(*command, "run", "tiny-pair", "--name", name)
     finally:
         container(*command, "down", name)
     assert congestion.allowed() == ["reno"]
+    assert "cubic, set on the routes" in container(*command, "doctor", "--quick")
 
 
 def test_a_kernel_without_the_wanted_one_uses_reno_and_says_so(
@@ -103,5 +105,5 @@ def test_a_kernel_without_the_wanted_one_uses_reno_and_says_so(
 ) -> None:
     monkeypatch.setattr(congestion, "WANTED", "nonesuch")
     testbed = bring("pair")
-    assert [limit for limit in testbed.info.limits if "no cubic" in limit]
+    assert [limit for limit in testbed.info.limits if "does not offer cubic" in limit]
     assert congestion_controls(testbed.name) == ("reno", "reno")

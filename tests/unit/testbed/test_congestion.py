@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.doctor import State, machine
+from testbed.doctor import State, check_kernel, congestion_row
 from testbed.emulation import congestion
 from testbed.emulation.congestion import Congestion
 
@@ -19,7 +19,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: this clai
 
 def apart(program: str) -> str:
     """What a program prints in a network namespace of its own, where it may not extend the machine's list."""
-    program = "from testbed.emulation import congestion as c\nfrom testbed.doctor import machine\n" + program
+    program = "from testbed.emulation import congestion as c\nfrom testbed.doctor import check_kernel\n" + program
     done = subprocess.run(
         ["unshare", "--net", sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
@@ -39,42 +39,49 @@ def test_what_is_allowed_already_is_left_alone(monkeypatch: pytest.MonkeyPatch, 
     assert listed.read_text() == "reno bbr\n"
     assert congestion.allow("cubic")
     assert listed.read_text() == "reno bbr cubic"
-    monkeypatch.setattr(congestion, "ALLOWED", tmp_path)
-    with pytest.raises(OSError):
-        congestion.allowed()
+
+
+def test_a_list_that_is_hidden_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(congestion, "ALLOWED", tmp_path / "hidden")
+    assert congestion.allowed() == []
+    assert not congestion.may_allow() and not congestion.allow("cubic")
+    assert not congestion.ALLOWED.exists()
 
 
 def test_only_what_differs_from_the_usual_is_a_gap() -> None:
-    assert Congestion("cubic").gap() is None
-    assert "no cubic" in (Congestion("reno").gap() or "")
-    assert "routes" in (Congestion("cubic", by_route=True).gap() or "")
+    assert Congestion("cubic").gap() is None and Congestion("cubic", "inherited").gap() is None
+    assert "not offer cubic" in (Congestion("reno").gap() or "")
+    assert "routes" in (Congestion("cubic", "route").gap() or "")
 
 
 @needs_root
 @pytest.mark.usefixtures("only_reno")
-def test_a_list_that_may_not_be_extended_is_left_to_the_routes() -> None:
-    assert apart("print(c.may_allow(), c.allow('cubic'), c.apply('cubic'))") == (
-        "False False Congestion(name='cubic', by_route=True)"
-    )
+def test_a_list_that_cannot_be_extended_is_left_to_the_routes() -> None:
+    assert apart("print(c.may_allow(), c.allow('cubic'), c.apply('cubic').way)") == "False False route"
     assert congestion.allowed() == ["reno"]
 
 
 @needs_root
 @pytest.mark.usefixtures("only_reno")
 def test_what_the_machine_allows_any_namespace_may_have_as_its_default() -> None:
-    own = congestion.DEFAULT.read_text()
+    own = congestion.default()
     assert congestion.may_allow() and congestion.allow("cubic") and not congestion.allow("cubic")
     assert congestion.allowed() == ["reno", "cubic"]
-    assert congestion.DEFAULT.read_text() == own
-    assert apart("print(c.apply('cubic'), c.DEFAULT.read_text())") == (
-        "Congestion(name='cubic', by_route=False) cubic"
-    )
+    assert congestion.default() == own
+    assert apart("print(c.apply('cubic').way, c.default())") == "default cubic"
+
+
+@needs_root
+@pytest.mark.usefixtures("only_reno")
+def test_what_the_machine_itself_uses_a_new_namespace_has_already() -> None:
+    own = congestion.default()
+    assert apart(f"print(c.apply('{own}').way, c.default())") == f"inherited {own}"
 
 
 @needs_root
 @pytest.mark.usefixtures("only_reno")
 def test_the_doctor_tells_what_up_would_do_and_does_none_of_it() -> None:
-    row = machine.check_congestion_control()
+    row = next(row for row in check_kernel() if row.name == "congestion control")
     assert row.state is State.OK and "once `testbed up` has allowed it" in row.found
     assert congestion.allowed() == ["reno"]
 
@@ -82,7 +89,10 @@ def test_the_doctor_tells_what_up_would_do_and_does_none_of_it() -> None:
 @needs_root
 @pytest.mark.usefixtures("only_reno")
 def test_the_doctors_fix_for_a_container_works_on_its_machine() -> None:
-    told = "row = machine.check_congestion_control(); print(row.state.value, row.fix, sep='\\n')"
+    told = (
+        "row = next(row for row in check_kernel() if row.name == 'congestion control')\n"
+        "print(row.state.value, row.fix, sep='\\n')"
+    )
     state, fix = apart(told).splitlines()
     assert state == "degraded"
     command = fix.removeprefix("on the machine itself: ")
@@ -90,7 +100,7 @@ def test_the_doctors_fix_for_a_container_works_on_its_machine() -> None:
     assert apart(told) == "ok"
 
 
-def test_a_kernel_without_cubic_is_degraded_and_never_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(congestion, "choose", lambda wanted: "reno")
-    row = machine.check_congestion_control()
-    assert row.state is State.DEGRADED and "reno" in row.instead and "modprobe" in row.fix
+@pytest.mark.parametrize("scratch", [Congestion("reno"), Congestion("reno", "route"), Congestion("cubic", "route")])
+def test_what_a_container_or_a_kernel_withholds_is_degraded_and_never_missing(scratch: Congestion) -> None:
+    row = congestion_row(scratch, [], may_allow=False)
+    assert row.state is State.DEGRADED and scratch.name in row.instead and row.fix

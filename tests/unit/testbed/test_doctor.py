@@ -245,5 +245,5 @@ def test_what_the_environment_does_not_grant_is_told(tmp_path: Path) -> None:
     scheduling, tcp = environment_gaps(realtime=False, sending=cubic, proc=tmp_path)
     assert "real-time" in scheduling
     assert "net.ipv4.tcp_tso_rtt_log" in tcp and "ipv6" not in tcp
-    for sending in (Congestion("reno"), Congestion("cubic", by_route=True)):
+    for sending in (Congestion("reno"), Congestion("cubic", "route")):
         assert environment_gaps(realtime=True, sending=sending, proc=tmp_path)[0] == sending.gap()

@@ -136,8 +136,9 @@ def test_every_site_runs_cubic_without_ipv6_or_reverse_path_filter() -> None:
 
 
 def test_where_the_default_may_not_be_cubic_the_route_across_the_wan_says_so() -> None:
-    by_route = Congestion("cubic", by_route=True)
-    assert not any("congestion" in word for word in sysctls.arguments(sysctls.site("dc3", by_route)))
+    by_route = Congestion("cubic", "route")
+    for unset in (by_route, Congestion("cubic", "inherited")):
+        assert not any("congestion" in word for word in sysctls.arguments(sysctls.site("dc3", unset)))
     said = [
         [line for line in network.site_lines(NINE, Management("10.199.3.0/24"), 2, congestion) if "congctl" in line]
         for congestion in (CUBIC, by_route)

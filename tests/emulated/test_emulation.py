@@ -188,15 +188,17 @@ def test_a_changed_rate_holds_from_then_on(fresh) -> None:
 def test_a_slow_reverse_direction_does_not_starve_the_fast_one(fresh) -> None:
     fresh.client.call("link_set", src="dc2", dst="dc1", rate="2mbit")
     slow = Transfer(fresh, "dc2", "dc1", None)
-    # A frame of the slow direction takes it 60 ms and more, and acknowledgements wait for the one that is on its way:
-    # until the window covers that, which slow start takes a second for, the link is not full.
-    since, _ = _class_bytes(fresh)
     fast = Transfer(fresh, "dc1", "dc2", None)
-    wait_for(lambda: _class_bytes(fresh)[0][0] - since[0] > 8e6, "the fast direction's window to open", 20)
-    before, began_ns = _class_bytes(fresh)
-    time.sleep(2.0)  # the window that is measured, at least
-    after, ended_ns = _class_bytes(fresh)
-    assert 8 * (after[0] - before[0]) > 0.85 * 50e6 * (ended_ns - began_ns) / 1e9
+    # A frame of the slow direction takes it 60 ms and more, and acknowledgements wait for the one that is on its way:
+    # until the window covers that, which slow start takes a second for, the link is not full. A pause of the machine
+    # only takes away, so that one full second shows what the link gives.
+    ratios: list[float] = []
+    while not ratios or (ratios[-1] < 0.85 and len(ratios) < 12):
+        before, began_ns = _class_bytes(fresh)
+        time.sleep(1.0)  # the window that is measured, at least
+        after, ended_ns = _class_bytes(fresh)
+        ratios.append(8 * (after[0] - before[0]) / (50e6 * (ended_ns - began_ns) / 1e9))
+    assert ratios[-1] >= 0.85, ratios
     assert fast.bps() > 0
     assert slow.bps() > 0
 

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def check_kernel() -> list[Check]:
     return [
         ok("namespaces", "net, pid and uts"),
         *kernel_rows(probed["features"]),
-        congestion_row(Congestion(**probed["congestion"]), congestion.allowed(), congestion.may_allow()),
+        congestion_row(Congestion(**probed["congestion"]), congestion.may_allow()),
     ]
 
 
@@ -76,15 +76,14 @@ def kernel_rows(probed: Mapping[str, str]) -> list[Check]:
     return rows
 
 
-def congestion_row(scratch: Congestion, allowed: Sequence[str], may_allow: bool) -> Check:
+def congestion_row(scratch: Congestion, may_allow: bool) -> Check:
     """What sites will use. Pure.
 
     Args:
         scratch: what a new network namespace came to.
-        allowed: what network namespaces may choose now.
-        may_allow: whether `testbed up` can extend that.
+        may_allow: whether `testbed up` can extend what network namespaces may choose.
     """
-    row, wanted = "congestion control", congestion.WANTED
+    row, wanted, key = "congestion control", congestion.WANTED, f"net.ipv4.{congestion.ALLOWED.name}"
     if scratch.name != wanted:
         return degraded(
             row,
@@ -100,7 +99,8 @@ def congestion_row(scratch: Congestion, allowed: Sequence[str], may_allow: bool)
         row,
         f"sites cannot have {wanted} as their default here",
         f"{wanted}, set on the routes across the WAN; this overrides what a program chooses before connecting",
-        f"on the machine itself: sysctl -w net.ipv4.{congestion.ALLOWED.name}='{' '.join([*allowed, wanted])}'",
+        # The machine's own list, which may be hidden from here, is extended and not replaced.
+        f'on the machine itself: sysctl -w {key}="$(sysctl -n {key}) {wanted}"',
     )
 
 

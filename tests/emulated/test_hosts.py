@@ -48,7 +48,7 @@ def congestion_controls(testbed: str, *chosen: str) -> tuple[str, str]:
 def container(
     only_reno: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., str]]:
-    """Runs a command of ours in a network namespace like a container's, which may not extend the machine's list."""
+    """Runs a command of ours in a network namespace like a container's, which cannot extend the machine's list."""
     monkeypatch.setenv("STORMBED_RUN_ROOT", str(tmp_path / "run"))
     holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
     enter = ["nsenter", "--target", str(holder.pid), "--net", "--"]
@@ -83,7 +83,7 @@ def test_a_machine_that_allows_sites_only_reno_allows_them_cubic_from_up_on(brin
     assert not any("allowed" in line for line in again)
 
 
-def test_a_container_that_may_not_allow_anything_has_cubic_across_the_wan(
+def test_a_container_that_cannot_allow_anything_has_cubic_across_the_wan(
     container: Callable[..., str], unique_name: Callable[[], str]
 ) -> None:
     name, command = unique_name(), [sys.executable, "-m", "testbed"]

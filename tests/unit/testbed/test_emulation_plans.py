@@ -135,7 +135,7 @@ def test_every_site_runs_cubic_without_ipv6_or_reverse_path_filter() -> None:
         assert word in words
 
 
-def test_where_the_default_may_not_be_cubic_the_route_across_the_wan_says_so() -> None:
+def test_where_the_default_cannot_be_cubic_the_route_across_the_wan_says_so() -> None:
     by_route = Congestion("cubic", "route")
     for unset in (by_route, Congestion("cubic", "inherited")):
         assert not any("congestion" in word for word in sysctls.arguments(sysctls.site("dc3", unset)))

@@ -167,17 +167,20 @@ def shell_profile(site: str) -> str:
 def ssh_config(run_dir: Path, addresses: Mapping[str, str]) -> str:
     """The client's configuration: every site by its name, nothing asked, nothing of the user's own used.
 
+    It says nothing of other hosts, so that a user's own configuration may include it.
+
     Args:
         run_dir: the testbed's directory.
         addresses: site name to management address.
     """
     lines = [
-        "# Written by Stormbed. Use it as: ssh -F " + str(ssh_config_path(run_dir)) + " SITE",
+        f"# Written by Stormbed. Use it as: ssh -F {ssh_config_path(run_dir)} SITE",
+        f"# or at the top of ~/.ssh/config: Include {ssh_config_path(run_dir)}",
     ]
     for site, address in addresses.items():
         lines += [f"Host {site}", f"    HostName {address}"]
     lines += [
-        "Host *",
+        f"Host {' '.join(addresses)}",
         f"    Port {SSHD_PORT}",
         "    User root",
         f"    IdentityFile {user_key(run_dir)}",

@@ -123,6 +123,24 @@ def test_ssh_reads_the_config_and_would_ask_nothing(prepared: Path) -> None:
     assert found["identityagent"] == "none"
 
 
+def test_ones_own_configuration_may_include_it(prepared: Path, tmp_path: Path) -> None:
+    own = tmp_path / "config"
+    own.write_text(
+        f'Include "{sites.ssh_config_path(prepared)}"\n'
+        "Host myserver\n    HostName 192.0.2.10\n    User me\n    IdentityFile ~/.ssh/id_mine\n"
+    )
+
+    def seen(host: str, config: Path) -> dict[str, str]:
+        done = subprocess.run(["ssh", "-G", "-F", str(config), host], capture_output=True, text=True, check=True)
+        return settings(done.stdout)
+
+    assert seen("dc3", own) == seen("dc3", sites.ssh_config_path(prepared))
+    mine = seen("myserver", own)
+    own.write_text(own.read_text().split("\n", 1)[1])
+    assert mine == seen("myserver", own)
+    assert (mine["user"], mine["identityfile"], mine["batchmode"]) == ("me", "~/.ssh/id_mine", "no")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="sshd -t needs root: that sshd takes the file is UNVERIFIED")
 def test_sshd_accepts_the_config(prepared: Path) -> None:
     sites.PRIVSEP_DIR.mkdir(exist_ok=True)

@@ -83,7 +83,7 @@ class CoflowProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                text=True,
+                encoding="utf-8",
             )
         try:
             self.address = host, self._read_port(log)

@@ -100,7 +100,7 @@ def refusal() -> str:
 def pss_bytes(pid: int) -> int:
     """A process's memory, with what it shares counted in parts."""
     try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
     except OSError:
@@ -129,27 +129,28 @@ def cycle(name: str) -> None:
 
 def held() -> dict[str, int]:
     """What exists on this machine, and what this process has; without what other testbeds that stand have."""
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
     memory = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-    fields = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
+    fields = [line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()]
     available = {words[0]: int(words[1]) for words in fields}
     others = [listed.info for listed in launch.list_testbeds() if listed.alive and listed.info is not None]
     theirs = {namespace(Path(f"/proc/{info.init_pid}"), "pid") for info in others}
     pids = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     pids = [pid for pid in pids if namespace(pid, "pid") not in theirs]
     interfaces = {path.name for path in Path("/sys/class/net").iterdir()} - {info.interface for info in others}
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8")
     return {
         "processes": len(pids),
         "network namespaces": len({found for pid in pids if (found := namespace(pid, "net")) is not None}),
         "interfaces": len(interfaces),
-        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
-        "open files of the whole machine": int(Path("/proc/sys/fs/file-nr").read_text().split()[0]),
+        "mounts": len(Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()),
+        "open files of the whole machine": int(Path("/proc/sys/fs/file-nr").read_text(encoding="utf-8").split()[0]),
         "kernel memory (slab) of the whole machine in MiB": available["Slab:"] // 1024,
         "memory available on the whole machine in MiB": available["MemAvailable:"] // 1024,
         "run directories": len(list(Path("/run/stormbed").glob("*/"))) - len(others),
         "descriptors of the caller": len(list(Path("/proc/self/fd").iterdir())),
         "memory of the caller in KiB": int(memory.split()[1]),
-        "children of the caller": len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
+        "children of the caller": len(children.split()),
     }
 
 

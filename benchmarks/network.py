@@ -72,7 +72,8 @@ def plain() -> dict[str, Any]:
     """What plain Mininet does with NetStorm-9, in namespaces of its own."""
     with tempfile.TemporaryDirectory(prefix="stormbed-bench-") as name:
         folder = Path(name)
-        folder.joinpath("topology.json").write_text(json.dumps(load_topology("netstorm-9").to_dict()))
+        topology = json.dumps(load_topology("netstorm-9").to_dict())
+        folder.joinpath("topology.json").write_text(topology, encoding="utf-8")
         argv = [
             *("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--"),
             *("tini", "--", sys.executable, str(HERE / "plain_mininet.py")),

@@ -249,7 +249,7 @@ def measured_ratio(rates: Rates, draw: int, switch: str) -> float:
     }
     with tempfile.TemporaryDirectory() as folder:
         topology = Path(folder, "misjudged.yaml")
-        topology.write_text(json.dumps(declared))
+        topology.write_text(json.dumps(declared), encoding="utf-8")
         change = {"at": "1ms", "action": "link-set"}
         timeline = [
             change | {"link": f"{src}>{dst}", "rate": f"{round(rates[arc])}bit"}

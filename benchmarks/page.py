@@ -41,15 +41,15 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def used(pid: int) -> tuple[float, int]:
     """CPU seconds and resident bytes of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE_BYTES
 
 
 def measure(testbed: Testbed, seconds: float, folder: Path) -> dict[str, Any]:
     assert testbed.info.pid is not None
     url = ensure(testbed.name, testbed.run_dir, testbed.info.pid)
-    pid = int(json.loads((testbed.run_dir / "page.json").read_text())["pid"])
-    (folder / "load.yaml").write_text(TRAINING)
+    pid = int(json.loads((testbed.run_dir / "page.json").read_text(encoding="utf-8"))["pid"])
+    (folder / "load.yaml").write_text(TRAINING, encoding="utf-8")
     said = folder / "training.log"
     with said.open("wb") as log:
         training = subprocess.Popen(
@@ -73,7 +73,7 @@ def measure(testbed: Testbed, seconds: float, folder: Path) -> dict[str, Any]:
         if browser.wait() != 0:
             raise SystemExit("the browser ended before its time")
         if training.poll() is not None:
-            raise SystemExit(f"the training ended before its time: {said.read_text()[-2000:]}")
+            raise SystemExit(f"the training ended before its time: {said.read_text(encoding='utf-8')[-2000:]}")
         return {"rows": rows, "elapsed_s": time.monotonic() - began[0]}
     finally:
         training.send_signal(signal.SIGINT)

@@ -75,7 +75,7 @@ def traffic(hosts: list[Host], request: dict[str, Any]) -> subprocess.Popen[str]
 
 def main() -> None:
     folder, seconds = Path(sys.argv[1]), float(sys.argv[3])
-    topology = topology_from_dict(json.loads(Path(sys.argv[2]).read_text()))
+    topology = topology_from_dict(json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")))
     run(["mount", "-t", "sysfs", "sysfs", "/sys"], timeout=10)
     batch(["ip"], ["link set dev lo up"])
     vswitch = VSwitch(folder / "ovs", segments=False)

@@ -59,7 +59,7 @@ class EventLog:
 def read_events(path: Path | str, kind: str | None = None) -> Iterator[dict[str, Any]]:
     """The events of a log in order, or those of one kind. A torn line, of a writer that died, is left out."""
     try:
-        text = Path(path).read_text(errors="replace")
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
     for line in text.splitlines():

@@ -108,7 +108,7 @@ def run(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_with_system_directories(os.environ if env is None else env),
-            text=True,
+            encoding="utf-8",
             errors="replace",
             # A session of its own: a Ctrl-C in the terminal reaches the caller, which then decides.
             start_new_session=True,

@@ -249,19 +249,19 @@ def prepare(run_dir: Path, topology: Topology, management: Management) -> None:
         files = SiteFiles(run_dir, site)
         files.home.mkdir(parents=True, exist_ok=True)
         keygen(files.host_key, f"stormbed-{run_dir.name}-{site}")
-        host_keys[site] = files.host_key.with_suffix(".pub").read_text()
-        files.config.write_text(sshd_config(run_dir, site, address, use_pam=use_pam))
-        files.entry.write_text(session_entry())
-        (files.home / ".profile").write_text(shell_profile(site))
-    (run_dir / "known_hosts").write_text(known_hosts(addresses, host_keys))
-    ssh_config_path(run_dir).write_text(ssh_config(run_dir, addresses))
+        host_keys[site] = files.host_key.with_suffix(".pub").read_text(encoding="utf-8")
+        files.config.write_text(sshd_config(run_dir, site, address, use_pam=use_pam), encoding="utf-8")
+        files.entry.write_text(session_entry(), encoding="utf-8")
+        (files.home / ".profile").write_text(shell_profile(site), encoding="utf-8")
+    (run_dir / "known_hosts").write_text(known_hosts(addresses, host_keys), encoding="utf-8")
+    ssh_config_path(run_dir).write_text(ssh_config(run_dir, addresses), encoding="utf-8")
     PRIVSEP_DIR.mkdir(mode=0o755, exist_ok=True)
 
 
 def root_locked() -> bool:
     """Whether root's account is locked on this machine, so that sshd has to go through PAM."""
     try:
-        return password_locked(SHADOW.read_text())
+        return password_locked(SHADOW.read_text(encoding="utf-8"))
     except OSError:
         return False
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import typer
 
-from testbed.cli.errors import exit_code_of
+from testbed.cli.errors import exit_code_of, spell_out
 
 # In the order of `testbed --help`: before, during and after a testbed stands. Others follow by name.
 ORDER = (
@@ -59,6 +59,7 @@ def build() -> typer.Typer:
 def main() -> NoReturn:
     """Run the command line and exit with the documented code."""
     signal.signal(signal.SIGTERM, _terminated)
+    spell_out(sys.stdout, sys.stderr)
     sys.exit(exit_code_of(lambda: build()(prog_name="testbed")))
 
 

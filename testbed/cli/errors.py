@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from typing import TextIO
 
 import typer
 
@@ -14,6 +17,22 @@ from topologies.errors import StormbedError
 
 INTERNAL_ERROR = 1
 INTERRUPTED = 130
+SPELLED = {"±": "+-", "→": "->", "–": "-", "—": "-", "…": "...", "µ": "u", "μ": "u", "×": "x"}
+"""How signs are written on a terminal, or into a pipe, whose encoding does not have them."""
+
+
+def spell_out(*streams: TextIO) -> None:
+    """Have streams write in other words, or as "?", what their encoding does not have, instead of failing."""
+
+    def replaced(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        missing = error.object[error.start : error.end]
+        return "".join(SPELLED.get(sign, "?") for sign in missing), error.end
+
+    codecs.register_error("stormbed", replaced)
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="stormbed")
 
 
 def exit_code_of(command: Callable[[], object]) -> int:
@@ -49,7 +68,9 @@ def _say(text: str) -> None:
 
 
 def _save_traceback() -> str:
-    with tempfile.NamedTemporaryFile("w", prefix="stormbed-traceback-", suffix=".txt", delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", prefix="stormbed-traceback-", suffix=".txt", delete=False
+    ) as file:
         file.write(f"{sys.argv}\n")
         traceback.print_exc(file=file)
     return file.name

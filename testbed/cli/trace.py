@@ -55,7 +55,7 @@ def convert(
     else:
         result = _from_csv(text, source, link, topology, length)
     try:
-        target.write_text(result)
+        target.write_text(result, encoding="utf-8")
     except OSError as error:
         raise InvalidFileError(f"cannot write {target}: {error.strerror}") from None
     typer.echo(f"{target}: {len(result.splitlines())} lines", err=True)

@@ -52,7 +52,7 @@ def ensure(name: str, run_dir: Path, supervisor: int) -> str:
         return url
     process.kill()
     process.wait()
-    last = (run_dir / LOG).read_text(errors="replace").strip().splitlines()[-1:]
+    last = (run_dir / LOG).read_text(errors="replace", encoding="utf-8").strip().splitlines()[-1:]
     raise StormbedError(f"the page is not served: {last[0] if last else f'no answer within {START_S:g} s'}")
 
 
@@ -80,7 +80,7 @@ def main() -> None:
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()
         # Whoever started this has read it and goes on; nothing more is said.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
     app = application(None, LiveSource(Testbed.attach(asked.name)), LOOPBACK)
     threading.Thread(target=watch, name="supervisor", daemon=True).start()

@@ -169,7 +169,7 @@ def _try_tcp_buffers() -> None:
 
 
 def _write(path: str, text: str) -> None:
-    Path(path).write_text(text)
+    Path(path).write_text(text, encoding="utf-8")
 
 
 def network() -> str:

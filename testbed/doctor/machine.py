@@ -32,7 +32,7 @@ def check_root() -> Check:
 
 def check_cpu() -> Check:
     cores = len(os.sched_getaffinity(0))
-    ratio = steal_ratio(Path("/proc/stat").read_text())
+    ratio = steal_ratio(Path("/proc/stat").read_text(encoding="utf-8"))
     cgroup = "2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "1"
     found = f"{cores} cores, {ratio:.1%} stolen by the hypervisor since boot, cgroup v{cgroup}"
     if cores < 2:
@@ -65,7 +65,8 @@ def steal_ratio(stat: str) -> float:
 
 
 def check_memory() -> Check:
-    found = {line.split(":")[0]: line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines()}
+    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    found = {line.split(":")[0]: line.split()[1] for line in lines}
     available = int(found["MemAvailable"]) * 1024
     text = f"{available / 2**30:.1f} GiB available"
     if available < MIN_MEMORY_BYTES:

@@ -110,7 +110,7 @@ def check_ssh() -> Check:
         files.home.mkdir(parents=True)
         sites.keygen(files.host_key, "doctor")
         locked = sites.root_locked()
-        files.config.write_text(sites.sshd_config(scratch, "dc1", "127.0.0.1", use_pam=locked))
+        files.config.write_text(sites.sshd_config(scratch, "dc1", "127.0.0.1", use_pam=locked), encoding="utf-8")
         sites.PRIVSEP_DIR.mkdir(mode=0o755, exist_ok=True)
         tried = run([sites.SSHD, "-t", "-f", str(files.config)], timeout=10, check=False)
     if tried.returncode != 0:

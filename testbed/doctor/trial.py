@@ -153,7 +153,7 @@ def try_gloo(info: TestbedInfo) -> Check:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
+                encoding="utf-8",
                 env=environment,
             )
             ending.callback(_end, process)
@@ -206,7 +206,7 @@ def try_sessions(info: TestbedInfo) -> Check:
         try:
             wait_for(lambda: _inside(outputs) == SESSIONS, "the sessions to be open", SESSIONS_S, step=0.1)
         except DeadlineError:
-            said = [path.read_text() for path in sorted(folder.glob("*.err")) if path.stat().st_size]
+            said = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.err")) if path.stat().st_size]
             return missing(
                 "ssh sessions",
                 f"{_inside(outputs)} of {SESSIONS} at once within {SESSIONS_S:g} s"

@@ -98,7 +98,7 @@ def find() -> Hierarchy:
         CannotHonourError: there is none that takes quotas here; the message says what was refused.
     """
     reasons = []
-    for hierarchy in hierarchies(MOUNTS.read_text()):
+    for hierarchy in hierarchies(MOUNTS.read_text(encoding="utf-8")):
         reason = refusal(hierarchy)
         if not reason:
             return hierarchy
@@ -142,7 +142,7 @@ def remove(run_dir: RunDir) -> None:
     Raises:
         CleanupError: the kernel keeps one.
     """
-    for hierarchy in hierarchies(MOUNTS.read_text()):
+    for hierarchy in hierarchies(MOUNTS.read_text(encoding="utf-8")):
         _remove_group(hierarchy.group(run_dir))
 
 
@@ -162,14 +162,14 @@ def _make_group(hierarchy: Hierarchy, group: Path, limits: Mapping[str, Quota]) 
 
 def _write(group: Path, *lines: tuple[str, str]) -> None:
     for name, text in lines:
-        group.joinpath(name).write_text(text)
+        group.joinpath(name).write_text(text, encoding="utf-8")
 
 
 def _enable(group: Path) -> None:
     """Have the groups below have a cpu controller (version 2)."""
     control = group / "cgroup.subtree_control"
-    if "cpu" not in control.read_text().split():
-        control.write_text("+cpu")
+    if "cpu" not in control.read_text(encoding="utf-8").split():
+        control.write_text("+cpu", encoding="utf-8")
 
 
 def _remove_group(group: Path) -> None:

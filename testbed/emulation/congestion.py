@@ -58,7 +58,7 @@ def choose(wanted: str) -> str:
 def allowed() -> list[str]:
     """What network namespaces may choose; empty where the kernel does not show it."""
     try:
-        return ALLOWED.read_text().split()
+        return ALLOWED.read_text(encoding="utf-8").split()
     except OSError:
         return []
 
@@ -77,7 +77,7 @@ def allow(name: str) -> bool:
     if name in names or not names:
         return False
     try:
-        ALLOWED.write_text(" ".join([*names, name]))
+        ALLOWED.write_text(" ".join([*names, name]), encoding="utf-8")
     except OSError:
         return False
     return True
@@ -85,7 +85,7 @@ def allow(name: str) -> bool:
 
 def default() -> str:
     """What this process's network namespace uses unless a program chooses."""
-    return DEFAULT.read_text().strip()
+    return DEFAULT.read_text(encoding="utf-8").strip()
 
 
 def apply(name: str) -> Congestion:
@@ -96,7 +96,7 @@ def apply(name: str) -> Congestion:
     if default() == name:
         return Congestion(name, "inherited")
     try:
-        DEFAULT.write_text(name)
+        DEFAULT.write_text(name, encoding="utf-8")
     except OSError:
         return Congestion(name, "route")
     return Congestion(name)

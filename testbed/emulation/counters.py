@@ -106,10 +106,10 @@ def parse_process_stat(text: str) -> float:
 def read_process_cpu(pid: int) -> float | None:
     """CPU seconds of a process so far; None when there is none."""
     try:
-        return parse_process_stat(Path(f"/proc/{pid}/stat").read_text())
+        return parse_process_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
 
 def read_cpu() -> CpuTimes:
-    return parse_stat(Path("/proc/stat").read_text())
+    return parse_stat(Path("/proc/stat").read_text(encoding="utf-8"))

@@ -163,7 +163,7 @@ def _end(pid: int, ticks: int | None, patience_s: float = 1.0) -> None:
 
 def children(pid: int) -> list[int]:
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
 

@@ -33,7 +33,7 @@ def missing_capabilities(status: str | None = None) -> tuple[str, ...]:
     Args:
         status: the text of /proc/self/status; read when left out.
     """
-    text = Path("/proc/self/status").read_text() if status is None else status
+    text = Path("/proc/self/status").read_text(encoding="utf-8") if status is None else status
     effective = next(int(line.split()[1], 16) for line in text.splitlines() if line.startswith("CapEff:"))
     return tuple(name for name, bit in CAPABILITIES.items() if not effective >> bit & 1)
 
@@ -47,7 +47,7 @@ def capability_hint(absent: tuple[str, ...]) -> str:
 def log_tail(path: Path, lines: int = 5) -> str:
     """The last lines of a log, for a message about the process that wrote it."""
     try:
-        text = path.read_text(errors="replace").strip().splitlines()
+        text = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         return ""
     return " | ".join(text[-lines:])

@@ -216,7 +216,7 @@ def _make_way(run_dir: RunDir) -> None:
 def _prepare_files(run_dir: RunDir, topology: Topology, info: TestbedInfo) -> None:
     """What the testbed's parts read when they start."""
     addresses = info.management
-    run_dir.topology.write_text(json.dumps(topology.to_dict(), indent=1))
+    run_dir.topology.write_text(json.dumps(topology.to_dict(), indent=1), encoding="utf-8")
     site_doors.prepare(run_dir.path, topology, addresses)
     prometheus.prepare(run_dir.path, addresses, prometheus.targets_of(topology, addresses, info.coordinator[0]))
 

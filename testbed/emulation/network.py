@@ -246,7 +246,7 @@ class Network:
         directory = self.run_dir.site(name)
         directory.mkdir(parents=True, exist_ok=True)
         hosts = directory / "hosts"
-        hosts.write_text(hosts_file(self.topology, self.addresses))
+        hosts.write_text(hosts_file(self.topology, self.addresses), encoding="utf-8")
         enter = ["nsenter", "--target", str(pid), "--net", "--mount", "--uts", "--"]
         settings = sysctls.site(name, self.congestion)
         run([*enter, "sysctl", "-q", "-e", "-w", *sysctls.arguments(settings)], timeout=10)

@@ -23,7 +23,7 @@ def write_record(run_dir: Path, url: str) -> None:
     """Note that this process serves the page at `url`."""
     record = {"schema": 1, "url": url, "pid": os.getpid(), "started_ticks": start_ticks(os.getpid())}
     fresh = run_dir / f"{RECORD}.new"
-    fresh.write_text(json.dumps(record))
+    fresh.write_text(json.dumps(record), encoding="utf-8")
     fresh.replace(run_dir / RECORD)
 
 

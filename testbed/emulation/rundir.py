@@ -192,7 +192,7 @@ def read_info(run: RunDir) -> TestbedInfo | None:
     """
     what, hint = f"{run.state} is not the state of a testbed", f"remove it with `testbed clean {run.name}`"
     try:
-        fields = json.loads(run.state.read_text())
+        fields = json.loads(run.state.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
@@ -206,7 +206,7 @@ def read_info(run: RunDir) -> TestbedInfo | None:
 def write_info(run: RunDir, info: TestbedInfo) -> None:
     """Replace a testbed's state in one step."""
     fresh = run.state.with_suffix(".json.new")
-    fresh.write_text(info.to_json())
+    fresh.write_text(info.to_json(), encoding="utf-8")
     fresh.replace(run.state)
 
 

@@ -94,7 +94,7 @@ class VSwitch:
 
     def pid(self, program: str) -> int:
         """The pid of "ovsdb-server" or "ovs-vswitchd"."""
-        return int((self.directory / f"{program}.pid").read_text())
+        return int((self.directory / f"{program}.pid").read_text(encoding="utf-8"))
 
     def vsctl(self, *arguments: str, timeout: float = 30) -> str:
         """Run ovs-vsctl, which waits until ovs-vswitchd has done what it was told."""

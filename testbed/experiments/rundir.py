@@ -71,7 +71,8 @@ class RunDirectory:
         spec = experiment.spec
         self.path.joinpath(EXPERIMENT).write_text(experiment.text, encoding="utf-8")
         self.path.joinpath(RESOLVED).write_text(experiment.resolved_yaml(), encoding="utf-8")
-        self.path.joinpath(TOPOLOGY).write_text(json.dumps(experiment.topology.to_dict(), indent=2) + "\n")
+        topology = json.dumps(experiment.topology.to_dict(), indent=2) + "\n"
+        self.path.joinpath(TOPOLOGY).write_text(topology, encoding="utf-8")
         self.manifest = Manifest(
             id=self.path.name,
             name=spec.name,

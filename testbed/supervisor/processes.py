@@ -209,8 +209,8 @@ def processes_in(namespace: int) -> list[dict[str, Any]]:
         if entry.name.isdigit() and namespace_of(int(entry.name)) == namespace:
             try:
                 argv = (entry / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                rss = int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+                fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                rss = int((entry / "statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
             except (FileNotFoundError, ProcessLookupError):
                 continue
             cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -101,5 +101,5 @@ def shutdown(supervisor: Supervisor, progress: Progress, grace_s: float = 3.0) -
     line = supervisor.processes.find("delay-line")
     holders = [line.pid] if line is not None and line.status is None else []
     with contextlib.suppress(OSError, ValueError):  # no Open vSwitch yet
-        holders.append(int((supervisor.run_dir.ovs / "ovs-vswitchd.pid").read_text()))
+        holders.append(int((supervisor.run_dir.ovs / "ovs-vswitchd.pid").read_text(encoding="utf-8")))
     end_and_close(holders)

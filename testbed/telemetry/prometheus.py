@@ -122,7 +122,7 @@ def prepare(run_dir: Path, management: Management, targets: Sequence[Target]) ->
     """Write the configuration and the targets; return the command to start."""
     directory = run_dir / "prometheus"
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "prometheus.yml").write_text(config(run_dir))
+    (directory / "prometheus.yml").write_text(config(run_dir), encoding="utf-8")
     write_targets(run_dir, targets)
     return argv(run_dir, management)
 
@@ -131,5 +131,5 @@ def write_targets(run_dir: Path, targets: Sequence[Target]) -> None:
     """Replace the list of targets; Prometheus takes it up by itself."""
     path = targets_path(run_dir)
     fresh = path.with_suffix(".new")
-    fresh.write_text(targets_json(targets))
+    fresh.write_text(targets_json(targets), encoding="utf-8")
     fresh.replace(path)

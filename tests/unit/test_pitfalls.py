@@ -86,3 +86,37 @@ def test_no_code_relies_on_what_is_known_to_mislead() -> None:
     }
     assert not names & misleading.keys()
     assert "OFPFlowMod" in names, "names are found at all"
+
+
+def test_every_text_file_names_its_encoding() -> None:
+    """A machine's own may be ASCII, and names, labels and results are not."""
+    unnamed = [f"{path.relative_to(ROOT)}:{node.lineno}" for path, node in CODE if _opens_text(node)]
+    assert unnamed == []
+
+
+OPEN_NO_TEXT = ("os", "gzip", "opener", "sites", "job", "connection")
+
+
+def _opens_text(node: ast.AST) -> bool:
+    """Whether it is a call that opens a file as text, in whichever encoding the machine prefers."""
+    if not isinstance(node, ast.Call) or any(keyword.arg == "encoding" for keyword in node.keywords):
+        return False
+    match node.func:
+        case ast.Attribute(attr="read_text"):
+            return not node.args
+        case ast.Attribute(attr="write_text"):
+            return True
+        case ast.Attribute(attr="NamedTemporaryFile"):  # binary unless it says otherwise
+            return any("b" not in mode for mode in _modes(node))
+        case ast.Attribute(value=ast.Name(id=receiver)) if receiver in OPEN_NO_TEXT:
+            return False
+        case ast.Attribute(attr="open" | "fdopen") | ast.Name(id="open"):
+            return not any("b" in mode for mode in _modes(node))
+    return False
+
+
+def _modes(call: ast.Call) -> list[str]:
+    """What a call says of how a file is opened."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    texts = [argument.value for argument in given if isinstance(argument, ast.Constant)]
+    return [text for text in texts if isinstance(text, str) and set(text) <= set("rwaxbt+")]

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from agents import wire
 from agents.handles import Handle
-from agents.local_server import short_path
 from agents.shared_memory import Arena, send_with_descriptor
 from agents.wire import Frame, Header, ProtocolError
 from topologies.errors import DeadlineError, RunFailedError
+from topologies.unix_sockets import socket_address
 
 # The agent sends a sign of life every few seconds.
 SILENCE_SECONDS: Final = 60
@@ -205,7 +205,7 @@ def dial(path: Path, site: str, timeout: float) -> socket.socket:
     while True:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with short_path(path) as name:
+            with socket_address(path) as name:
                 sock.connect(name)
             break
         except OSError as error:

@@ -11,28 +11,19 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from agents import wire
 from agents.shared_memory import MappedArena, receive_with_descriptors
 from agents.wire import Header, ProtocolError
+from topologies.unix_sockets import socket_address
 
 SOCKET_NAME: Final = "agent.sock"
 READ_BYTES: Final = 64 * 1024
 PING_SECONDS: Final = 5.0
 MAX_UNSENT: Final = 4 * 1024 * 1024
-
-
-@contextlib.contextmanager
-def short_path(path: Path) -> Iterator[str]:
-    """A name for a socket's path that fits the kernel's 107 bytes however deep its directory is."""
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{directory}/{path.name}"
-    finally:
-        os.close(directory)
 
 
 class LinkOwner(Protocol):
@@ -182,7 +173,7 @@ class LocalServer:
         """Listen; raises OSError when the path cannot be used."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with short_path(self._path) as name:
+            with socket_address(self._path) as name:
                 Path(name).unlink(missing_ok=True)
                 listener.bind(name)
                 Path(name).chmod(0o600)

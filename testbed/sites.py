@@ -110,9 +110,9 @@ def sshd_config(run_dir: Path, site: str, address: str, *, use_pam: bool = False
         f"Port {SSHD_PORT}",
         "AddressFamily inet",
         f"ListenAddress {address}",
-        f"HostKey {files.host_key}",
-        f"PidFile {files.pid}",
-        f"AuthorizedKeysFile {user_key(run_dir)}.pub",
+        f'HostKey "{files.host_key}"',
+        f'PidFile "{files.pid}"',
+        f'AuthorizedKeysFile "{user_key(run_dir)}.pub"',
         "AuthenticationMethods publickey",
         "PasswordAuthentication no",
         "KbdInteractiveAuthentication no",
@@ -174,8 +174,8 @@ def ssh_config(run_dir: Path, addresses: Mapping[str, str]) -> str:
         addresses: site name to management address.
     """
     lines = [
-        f"# Written by Stormbed. Use it as: ssh -F {ssh_config_path(run_dir)} SITE",
-        f"# or at the top of ~/.ssh/config: Include {ssh_config_path(run_dir)}",
+        f"# Written by Stormbed. Use it as: ssh -F {shlex.quote(str(ssh_config_path(run_dir)))} SITE",
+        f'# or at the top of ~/.ssh/config: Include "{ssh_config_path(run_dir)}"',
     ]
     for site, address in addresses.items():
         lines += [f"Host {site}", f"    HostName {address}"]
@@ -183,14 +183,14 @@ def ssh_config(run_dir: Path, addresses: Mapping[str, str]) -> str:
         f"Host {' '.join(addresses)}",
         f"    Port {SSHD_PORT}",
         "    User root",
-        f"    IdentityFile {user_key(run_dir)}",
+        f'    IdentityFile "{user_key(run_dir)}"',
         "    IdentitiesOnly yes",
         "    IdentityAgent none",
         "    PreferredAuthentications publickey",
         "    PasswordAuthentication no",
         "    BatchMode yes",
         "    StrictHostKeyChecking yes",
-        f"    UserKnownHostsFile {run_dir / 'known_hosts'}",
+        f'    UserKnownHostsFile "{run_dir}/known_hosts"',
         "    GlobalKnownHostsFile /dev/null",
         "    UpdateHostKeys no",
         "    ControlMaster no",
@@ -261,7 +261,7 @@ def prepare(run_dir: Path, topology: Topology, management: Management) -> None:
 def root_locked() -> bool:
     """Whether root's account is locked on this machine, so that sshd has to go through PAM."""
     try:
-        return password_locked(SHADOW.read_text(encoding="utf-8"))
+        return password_locked(SHADOW.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return False
 

@@ -22,9 +22,11 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from testbed.emulation.impairment import Impairment, Pipe
+from topologies.unix_sockets import socket_address
 
 SOL_PACKET: Final = 263
 PACKET_STATISTICS: Final = 6
@@ -230,10 +232,11 @@ def be_punctual() -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m testbed.emulation.delay_line", description=__doc__)
-    parser.add_argument("--control", required=True, help="path of the UNIX socket to serve")
+    parser.add_argument("--control", type=Path, required=True, help="path of the UNIX socket to serve")
     arguments = parser.parse_args()
     control = socket.socket(socket.AF_UNIX)
-    control.bind(arguments.control)
+    with socket_address(arguments.control) as address:
+        control.bind(address)
     control.listen()
     be_punctual()
     DelayLine(control).run()

@@ -10,8 +10,6 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -23,6 +21,7 @@ from topologies.addressing import CONTROLLER_HTTP_PORT, COORDINATOR_PORT, PROMET
 from topologies.errors import InvalidFileError, UsageError
 from topologies.load import topology_from_dict
 from topologies.model import Topology
+from topologies.unix_sockets import socket_address
 from topologies.validation import Unfit, fit
 
 DEFAULT_ROOT: Final = "/run/stormbed"
@@ -33,8 +32,20 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 
 
 def run_root() -> Path:
-    """The directory that holds one directory a testbed."""
-    return Path(os.environ.get("STORMBED_RUN_ROOT") or DEFAULT_ROOT).absolute()
+    """The directory that holds one directory a testbed.
+
+    Raises:
+        UsageError: it has characters that the configuration files of ssh and others cannot hold.
+    """
+    root = Path(os.environ.get("STORMBED_RUN_ROOT") or DEFAULT_ROOT).absolute()
+    text = str(root)
+    if not text.isprintable() or set(text) & set('"%\\'):
+        raise UsageError(
+            f"testbeds cannot be kept under {text!a}",
+            hint="set STORMBED_RUN_ROOT to a directory without quotes, backslashes, percent signs and control "
+            "characters; letters beyond ASCII need a UTF-8 locale, such as LC_ALL=C.UTF-8",
+        )
+    return root
 
 
 def check_name(name: str) -> str:
@@ -208,16 +219,6 @@ def write_info(run: RunDir, info: TestbedInfo) -> None:
     fresh = run.state.with_suffix(".json.new")
     fresh.write_text(info.to_json(), encoding="utf-8")
     fresh.replace(run.state)
-
-
-@contextmanager
-def socket_address(path: Path) -> Iterator[str]:
-    """A name for a UNIX socket's path that fits the kernel's 108 bytes, however long the path is."""
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{directory}/{path.name}"
-    finally:
-        os.close(directory)
 
 
 def connect_unix(path: Path, timeout: float) -> socket.socket:

@@ -61,7 +61,8 @@ def boot(supervisor: Supervisor, progress: Callable[[str], None], *, calibrate: 
     step("Open vSwitch")
     vswitch = VSwitch(run_dir.ovs)
     vswitch.start()
-    step(f"{len(supervisor.topology.sites)} sites and {len(supervisor.topology.links)} links")
+    sites, links = len(supervisor.topology.sites), len(supervisor.topology.links)
+    step(f"{sites} sites and {links} link{'s' if links > 1 else ''}")
     network = Network(supervisor.topology, run_dir, addresses, vswitch, sending)
     network.build()
     supervisor.network = network

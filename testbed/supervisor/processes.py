@@ -209,7 +209,7 @@ def processes_in(namespace: int) -> list[dict[str, Any]]:
         if entry.name.isdigit() and namespace_of(int(entry.name)) == namespace:
             try:
                 argv = (entry / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
-                fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
                 rss = int((entry / "statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
             except (FileNotFoundError, ProcessLookupError):
                 continue

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from testbed.client import error_to_dict
-from testbed.emulation.rundir import HANDED_OVER, socket_address
+from testbed.emulation.rundir import HANDED_OVER
 from testbed.supervisor.state import Supervisor
 from testbed.supervisor.verbs import VERBS, Verb, bind
 from topologies.errors import DeadlineError, StormbedError, UsageError
+from topologies.unix_sockets import socket_address
 
 REQUEST_BYTES: Final = 4 * 2**20
 

@@ -114,7 +114,8 @@ def test_a_site_with_another_host_key_is_refused(testbed: Testbed, tmp_path: Pat
     for argument in (f"UserKnownHostsFile={tmp_path / 'known_hosts'}", "UserKnownHostsFile=/dev/null"):
         config = tmp_path / "ssh_config"
         own = testbed.ssh_config.read_text()
-        config.write_text(own.replace(f"UserKnownHostsFile {testbed.run_dir / 'known_hosts'}", argument))
+        config.write_text(own.replace(f'UserKnownHostsFile "{testbed.run_dir}/known_hosts"', argument))
+        assert argument in config.read_text()
         refused = subprocess.run(["ssh", "-F", str(config), "dc1", "true"], capture_output=True, timeout=30)
         assert refused.returncode == 255
 

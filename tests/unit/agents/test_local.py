@@ -17,8 +17,9 @@ import pytest
 from agents import wire
 from agents.handles import Handle
 from agents.local import LocalClient
-from agents.local_server import SOCKET_NAME, short_path
+from agents.local_server import SOCKET_NAME
 from topologies.errors import DeadlineError, RunFailedError, UsageError
+from topologies.unix_sockets import socket_address
 
 # Ranks 0, 1 are at dc1, rank 2 at dc2, ranks 3, 4, 5 at dc3.
 WORKERS = {"dc1": 2, "dc2": 1, "dc3": 3}
@@ -349,7 +350,7 @@ def test_an_agent_hangs_up_on_what_is_no_worker(make_cluster: Any, opening: byte
     runner.open_job({"job": "job", "sites": {"dc1": 1, "dc2": 1}})
     with (
         socket.socket(socket.AF_UNIX) as sock,
-        short_path(cluster.run_dir / "sites" / "dc1" / SOCKET_NAME) as name,
+        socket_address(cluster.run_dir / "sites" / "dc1" / SOCKET_NAME) as name,
     ):
         sock.settimeout(5)
         sock.connect(name)

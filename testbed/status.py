@@ -304,7 +304,7 @@ def site_uses(namespaces: Mapping[int, str], proc: Path = Path("/proc")) -> dict
         if site is None:
             continue
         try:
-            fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             pages = int((entry / "statm").read_text(encoding="utf-8").split()[1])
             environment = (entry / "environ").read_bytes().split(b"\0")
         except OSError:

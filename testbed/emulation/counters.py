@@ -106,7 +106,7 @@ def parse_process_stat(text: str) -> float:
 def read_process_cpu(pid: int) -> float | None:
     """CPU seconds of a process so far; None when there is none."""
     try:
-        return parse_process_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8"))
+        return parse_process_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError):
         return None
 

@@ -61,7 +61,7 @@ def host_pids(init_pid: int) -> dict[int, int]:
         try:
             if (entry / "ns" / "pid").stat().st_ino != namespace:
                 continue
-            status = (entry / "status").read_text(encoding="utf-8")
+            status = (entry / "status").read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         for line in status.splitlines():

@@ -38,7 +38,7 @@ def start_ticks(pid: int) -> int | None:
     Together with the pid it names a process for good: pids are used again, this pair is not.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] in "ZX" else int(fields[19])
@@ -56,10 +56,11 @@ def is_ending(pid: int) -> bool:
     """
     exiting, sigkill = 0x4, 1 << (signal.SIGKILL - 1)
     try:
-        flags = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[6])
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return True
+    flags = int(stat.rpartition(")")[2].split()[6])
     pending = [int(line.split()[1], 16) for line in status if line.startswith(("SigPnd:", "ShdPnd:"))]
     return bool(flags & exiting) or any(mask & sigkill for mask in pending)
 

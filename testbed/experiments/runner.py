@@ -46,7 +46,7 @@ def _boot() -> str | None:
 def _start_ticks(pid: int) -> int | None:
     """When a process started; None when there is none, or only a zombie."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return None if fields[0] in "ZX" else int(fields[19])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,15 +21,15 @@ from testbed.emulation.rundir import (
     connect_unix,
     read_info,
     run_root,
-    socket_address,
     write_info,
 )
-from testbed.emulation.waiting import is_running, start_ticks, wait_for
+from testbed.emulation.waiting import is_ending, is_running, start_ticks, wait_for
 from topologies.addressing import Management
 from topologies.errors import DeadlineError, InvalidFileError, UsageError
 from topologies.load import load_topology, topology_from_dict
 from topologies.paths import path_sets
 from topologies.units import Delay, Loss
+from topologies.unix_sockets import socket_address
 
 PAIR, NINE = load_topology("pair"), load_topology("netstorm-9")
 CUBIC = Congestion("cubic")
@@ -236,6 +237,18 @@ def test_waiting_says_what_it_waited_for() -> None:
     assert wait_for(lambda: next(answers), "x", 5, step=0.001) == "done"
     with pytest.raises(DeadlineError, match=r"waited 0.01 s for the moon in vain .buy a rocket."):
         wait_for(lambda: False, "the moon", 0.01, step=0.001, hint="buy a rocket")
+
+
+def test_a_process_may_have_any_bytes_as_its_name(tmp_path: Path) -> None:
+    program = os.fsencode(tmp_path / "sleep-") + b"\xff"
+    Path(os.fsdecode(program)).symlink_to("/usr/bin/sleep")
+    process = subprocess.Popen([program, "60"])
+    try:
+        wait_for(lambda: b"\xff" in Path(f"/proc/{process.pid}/comm").read_bytes(), "its name", 10)
+        assert is_running(process.pid, start_ticks(process.pid)) and not is_ending(process.pid)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_process_is_known_by_pid_and_start() -> None:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Install the Debian packages named as arguments, those that are missing, without starting any service.
+# Install the Debian packages named as arguments, those that are missing. No service of theirs is started, neither now
+# nor when the machine boots.
 set -euo pipefail
 
 missing=()
@@ -15,26 +16,39 @@ if [ "$(id -u)" -ne 0 ]; then
     exit 4
 fi
 
-# Debian asks this script before it starts a service; 101 means "no". A policy that the machine already
-# has is left as it is and put back afterwards.
-policy=/usr/sbin/policy-rc.d
-saved=
-if [ -e "$policy" ]; then
-    saved=$(mktemp)
-    cp -p "$policy" "$saved"
-fi
-restore() {
-    if [ -n "$saved" ]; then mv "$saved" "$policy"; else rm -f "$policy"; fi
+# Also on a machine that systemd has not booted, or that has none.
+enabled() {
+    { systemctl --root=/ list-unit-files --state=enabled --no-legend --no-pager 2>/dev/null || true; } |
+        cut -d" " -f1 | sort
 }
-trap restore EXIT
-trap 'exit 130' INT TERM
-printf '#!/bin/sh\nexit 101\n' >"$policy"
+
+# One at a time: another's policy would be taken for the machine's own.
+exec 9</usr/sbin
+flock 9
+
+# Debian asks this script before it starts a service; 101 means "no". A policy that the machine already
+# has is put back afterwards; one of ours, left when this was killed, is not.
+policy=/usr/sbin/policy-rc.d
+mark="# written by Stormbed's setup"
+folder=$(mktemp -d)
+if [ -e "$policy" ] && ! grep -qxF "$mark" "$policy"; then cp -p "$policy" "$folder/policy"; fi
+before=$(enabled)
+finish() {
+    if [ -e "$folder/policy" ]; then mv "$folder/policy" "$policy"; else rm -f "$policy"; fi
+    # Debian keeps a choice like this one when it upgrades a package.
+    comm -13 <(echo "$before") <(enabled) | xargs --no-run-if-empty systemctl --root=/ --quiet disable
+    rm -rf "$folder"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+printf '#!/bin/sh\n%s\nexit 101\n' "$mark" >"$policy"
 chmod 755 "$policy"
 
-export DEBIAN_FRONTEND=noninteractive
-log=$(mktemp)
+apt() {
+    DEBIAN_FRONTEND=noninteractive apt-get "$@" >"$folder/log" 2>&1 9<&- || { cat "$folder/log" >&2; exit 4; }
+}
 echo "setup: apt-get update"
-apt-get update -qq >"$log" 2>&1 || { cat "$log" >&2; exit 4; }
+apt update -qq
 echo "setup: installing ${missing[*]}"
-apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$log" 2>&1 || { cat "$log" >&2; exit 4; }
-rm -f "$log"
+apt install -y -qq --no-install-recommends "${missing[@]}"

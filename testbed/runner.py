@@ -98,7 +98,7 @@ def run(
     Raises:
         CommandError: the status was not zero and `check` holds.
         DeadlineError: it did not end in time.
-        CannotHonourError: there is no such program.
+        CannotHonourError: there is no such program, or the machine's buffers are too small for it.
     """
     started = time.monotonic()
     try:
@@ -132,7 +132,7 @@ def run(
     if not (quiet and completed.ok):
         _record(argv, process.returncode, completed.seconds, stderr)
     if check and process.returncode:
-        raise CommandError(completed)
+        raise _failure(completed)
     return completed
 
 
@@ -149,8 +149,16 @@ def batch(program: Sequence[str], lines: Sequence[str], *, timeout: float = 60) 
     done = run([*program, "-batch", "-"], timeout=timeout, input="\n".join(lines) + "\n", check=False)
     if not done.ok:
         place = _BATCH_LINE.search(done.stderr)
-        line = lines[int(place[1]) - 1] if place and 0 < int(place[1]) <= len(lines) else "unknown line"
-        raise CommandError(replace(done, argv=(*program, *line.split())))
+        known = place is not None and 0 < int(place[1]) <= len(lines)
+        line = lines[int(place[1]) - 1] if place and known else "-batch -"
+        raise _failure(replace(done, argv=(*program, *line.split())))
+
+
+def _failure(completed: Completed) -> StormbedError:
+    error = CommandError(completed)
+    if "No buffer space available" in completed.stderr:  # ip and tc cannot read the kernel's answers
+        return CannotHonourError(str(error), hint="sysctl -w net.core.rmem_max=212992")
+    return error
 
 
 def command_text(argv: Sequence[str]) -> str:

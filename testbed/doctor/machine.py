@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 from pathlib import Path
 
@@ -75,24 +74,15 @@ def check_memory() -> Check:
 
 
 def check_disk() -> Check:
-    directory = _existing(_run_root())
-    free = shutil.disk_usage(directory).free
+    from testbed.emulation.possible import LEAST_FREE_BYTES, OTHER_ROOT, free_space
+
+    directory, free = free_space()
     text = f"{free / 2**30:.1f} GiB free under {directory}"
+    if free < LEAST_FREE_BYTES:
+        return missing("disk", text, OTHER_ROOT)
     if free < MIN_DISK_BYTES:
-        return degraded("disk", text, "what is left", "set STORMBED_RUN_ROOT to a directory with more room")
+        return degraded("disk", text, "what is left", OTHER_ROOT)
     return ok("disk", text)
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path
-
-
-def _run_root() -> Path:
-    from testbed.emulation.rundir import run_root
-
-    return run_root()
 
 
 def check_ports() -> Check:

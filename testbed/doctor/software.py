@@ -69,11 +69,7 @@ def check_python() -> Check:
     where = f"{sys.executable} ({'.'.join(map(str, sys.version_info[:3]))})"
     absent = [name for module, name in PYTHON_PACKAGES.items() if importlib.util.find_spec(module) is None]
     if absent:
-        return missing(
-            "python",
-            f"{where} has no {', '.join(absent)}",
-            f"{sys.executable} -m pip install 'stormbed[emulation]'",
-        )
+        return missing("python", f"{where} has no {', '.join(absent)}", "make setup")
     mininet = importlib.util.find_spec("mininet")
     origin = str(Path(mininet.origin).parent) if mininet is not None and mininet.origin else "?"
     return ok("python", f"{where}; mininet from {origin}")

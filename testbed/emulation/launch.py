@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -36,9 +37,9 @@ from testbed.emulation.sites import host_pids
 from testbed.emulation.waiting import is_ending, is_running, start_ticks, wait_for
 from testbed.runner import batch
 from testbed.telemetry import prometheus
-from topologies.addressing import wan_ip
+from topologies.addressing import CONTROLLER_HTTP_PORT, wan_ip
 from topologies.dynamics import Dynamics
-from topologies.errors import StormbedError, UsageError
+from topologies.errors import CannotHonourError, StormbedError, UsageError
 from topologies.model import Topology
 
 __all__ = [
@@ -56,6 +57,7 @@ OnProgress = Callable[[str], None]
 
 START_S: Final = 20.0
 BOOT_SILENCE_S: Final = 120.0
+REACH_S: Final = 5.0
 
 
 def up(
@@ -127,6 +129,7 @@ def up(
             batch(["ip"], management.enter_lines(info.interface, process.pid))
             client = SupervisorClient(name)
             result = client.call("boot", progress, timeout=BOOT_SILENCE_S, calibrate=calibrate)
+            require_reachable(info)
             if dynamics is not None and dynamics.kind != "none":
                 progress(f"links change from now on: {dynamics}")
                 vary(client, dynamics, scale=scale, progress=progress)
@@ -138,6 +141,22 @@ def up(
                 raise
             raise StormbedError(f"testbed {name} could not be brought up: {error!r}") from error
     return info
+
+
+def require_reachable(info: TestbedInfo) -> None:
+    """Refuse to go on where this machine's firewall stands between it and the testbed.
+
+    Raises:
+        CannotHonourError: the controller of the testbed, which runs, cannot be connected to.
+    """
+    try:
+        socket.create_connection((info.management.supervisor, CONTROLLER_HTTP_PORT), REACH_S).close()
+    except OSError as error:
+        raise CannotHonourError(
+            f"this machine cannot connect to the testbed at {info.management.supervisor}: {error}",
+            hint="have its firewall accept what passes interfaces named sb* "
+            "(docs/machines.md has the commands for nftables and iptables)",
+        ) from None
 
 
 def require_fitting(topology: Topology, dynamics: Dynamics, scale: float) -> None:

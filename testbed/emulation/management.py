@@ -1,14 +1,15 @@
 """The management network: SSH, control and metrics, never shaped.
 
-Every testbed has a /24 of its own, 10.199.N.0/24. One veth joins the machine to the testbed: its outer end
-is the only thing of ours in the machine's own network namespace. Inside, a bridge joins the supervisor and
-every site.
+Every testbed has a /24 of its own, 10.199.N.0/24, or 10.198.N.0/24 where those are taken. One veth joins the
+machine to the testbed: its outer end is the only thing of ours in the machine's own network namespace. Inside, a
+bridge joins the supervisor and every site.
 """
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
+import itertools
 import json
 from collections.abc import Iterable
 from typing import Final
@@ -18,7 +19,7 @@ from testbed.runner import run
 from topologies.addressing import Management
 from topologies.errors import CannotHonourError
 
-SUPERNET: Final = "10.199"
+SUPERNETS: Final = ("10.199", "10.198")
 BRIDGE: Final = "mgmt"
 UPLINK: Final = "mgmt-up"
 """The inner end of the veth that leads to the machine."""
@@ -37,24 +38,24 @@ def interface_name(run_dir: RunDir) -> str:
 
 
 def choose_subnet(taken: Iterable[str]) -> Management:
-    """The first free 10.199.N.0/24.
+    """The first free 10.199.N.0/24, or 10.198.N.0/24 where none of those is free.
 
     Args:
         taken: addresses and networks in use, such as "10.199.0.254/24" or "10.0.0.0/8".
 
     Raises:
-        CannotHonourError: all 256 are taken.
+        CannotHonourError: all of them are taken.
     """
     # An address with a prefix length stands for its whole network. 10.0.0.0/8 as a route of the machine would
     # cover all of ours, and yet a longer prefix wins over it: only what lies within ours is in the way.
     networks = [ipaddress.IPv4Interface(text).network for text in taken if text != "default"]
-    for n in range(256):
-        candidate = ipaddress.IPv4Network(f"{SUPERNET}.{n}.0/24")
+    for supernet, n in itertools.product(SUPERNETS, range(256)):
+        candidate = ipaddress.IPv4Network(f"{supernet}.{n}.0/24")
         if not any(network.prefixlen >= 16 and network.overlaps(candidate) for network in networks):
             return Management(str(candidate))
     raise CannotHonourError(
-        "every management subnet from 10.199.0.0/24 to 10.199.255.0/24 is in use",
-        hint="take a testbed down; `testbed clean` removes what is left of dead ones",
+        f"every /24 of {' and '.join(f'{supernet}.0.0/16' for supernet in SUPERNETS)} is in use on this machine",
+        hint="`ip route` shows by what; `testbed list` shows the testbeds, and `testbed clean` removes dead ones",
     )
 
 

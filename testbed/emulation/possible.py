@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 from typing import Final
 
 from testbed import sites as site_doors
 from testbed.emulation import capacity, cgroups
 from testbed.emulation.environment import capability_hint, missing_capabilities
+from testbed.emulation.rundir import run_root
 from testbed.emulation.shaping import gso_max_bytes
 from topologies.addressing import MAX_SITES
 from topologies.errors import CannotHonourError
@@ -34,12 +36,17 @@ PROGRAMS: Final = {
 }
 """What `up` needs, and the Debian package that brings it."""
 
+LEAST_FREE_BYTES: Final = 200 * 2**20
+"""Prometheus alone sets 128 MiB aside after two minutes."""
+OTHER_ROOT: Final = "set STORMBED_RUN_ROOT to a directory that can be written and has room"
+
 
 def check_possible(topology: Topology) -> None:
     """Refuse what this machine cannot bring up; nothing is made.
 
     Raises:
-        CannotHonourError: not root, a capability or a program is missing, or too many sites.
+        CannotHonourError: not root, a capability or a program is missing, too many sites, or no room.
+        UsageError: see `run_root`.
     """
     if os.geteuid() != 0:
         raise CannotHonourError(
@@ -59,7 +66,27 @@ def check_possible(topology: Topology) -> None:
     for program, package in PROGRAMS.items():
         if shutil.which(program, path=site_doors.SITE_PATH) is None:
             raise CannotHonourError(f"the program {program} is missing", hint=f"apt-get install {package}")
+    directory, free = free_space()
+    if free < LEAST_FREE_BYTES:
+        raise CannotHonourError(
+            f"{free / 2**20:.0f} MiB are free under {directory}, and a testbed needs {LEAST_FREE_BYTES / 2**20:.0f}",
+            hint=OTHER_ROOT,
+        )
     gso_max_bytes(topology.directed)
+
+
+def free_space() -> tuple[Path, int]:
+    """Where testbeds keep their files, or the nearest directory above that exists, and the bytes free there.
+
+    Raises:
+        CannotHonourError: nothing can be written there.
+    """
+    directory = run_root()
+    while not os.path.lexists(directory):
+        directory = directory.parent
+    if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
+        raise CannotHonourError(f"{directory} is not a directory that can be written", hint=OTHER_ROOT)
+    return directory, shutil.disk_usage(directory).free
 
 
 def find_quotas(topology: Topology, allow_degraded: bool) -> tuple[cgroups.Hierarchy | None, tuple[str, ...]]:

@@ -293,8 +293,8 @@ def test_too_many_sites_and_a_missing_program_are_refused_before_anything_is_mad
 
 def test_every_subnet_taken_is_refused_before_anything_is_made(unique_name, monkeypatch) -> None:
     before = host_marks()
-    monkeypatch.setattr(management, "networks_in_use", lambda: ["10.199.0.0/16"])
-    with pytest.raises(CannotHonourError, match="every management subnet"):
+    monkeypatch.setattr(management, "networks_in_use", lambda: ["10.199.0.0/16", "10.198.0.0/16"])
+    with pytest.raises(CannotHonourError, match=r"10\.199\.0\.0/16 and 10\.198\.0\.0/16 is in use on this machine"):
         launch.up(load_topology("pair"), unique_name())
     assert leaked_since(before) == []
 

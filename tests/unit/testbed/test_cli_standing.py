@@ -52,9 +52,9 @@ def test_no_open_vswitch(testbed: Any, tmp_path: Path) -> None:
 
 @needs_root
 def test_every_management_subnet_taken(testbed: Any, tmp_path: Path) -> None:
-    take = 'ip link set lo up && ip addr add 10.199.0.1/16 dev lo && exec "$@"'
+    take = 'ip link set lo up && ip addr add 10.199.0.1/16 dev lo && ip addr add 10.198.0.1/16 dev lo && exec "$@"'
     done = testbed("up", "pair", before=["unshare", "--net", "--", "sh", "-c", take, "sh"])
-    assert_refused(done, 4, "10.199.0.0/24", "in use")
+    assert_refused(done, 4, "10.199.0.0/16", "in use")
     assert not list((tmp_path / "root").glob("*/"))
 
 
@@ -143,7 +143,7 @@ def test_an_emulated_run_without_its_packages_leaves_no_run(
 ) -> None:
     monkeypatch.setitem(doctor.PYTHON_PACKAGES, "not_installed_here", "fabric")
     runs = tmp_path / "runs"
-    assert_refused(testbed("run", "quickstart", "--out", str(runs)), 4, "has no fabric", "pip install")
+    assert_refused(testbed("run", "quickstart", "--out", str(runs)), 4, "has no fabric", "make setup")
     assert not runs.exists()
 
 

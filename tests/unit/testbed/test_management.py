@@ -23,8 +23,9 @@ def test_wide_routes_of_the_machine_are_not_in_the_way() -> None:
 
 
 def test_when_all_are_taken_it_says_so() -> None:
-    with pytest.raises(CannotHonourError, match=r"10.199.255.0/24 is in use .*testbed clean"):
-        management.choose_subnet(["10.199.0.0/16"])
+    assert management.choose_subnet(["10.199.0.0/16"]).subnet == "10.198.0.0/24"
+    with pytest.raises(CannotHonourError, match=r"10.199.0.0/16 and 10.198.0.0/16 is in use .*ip route"):
+        management.choose_subnet(["10.199.0.0/16", "10.198.0.0/16"])
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=200))

@@ -97,6 +97,13 @@ def test_quiet_commands_leave_a_line_only_when_they_fail(log: Path) -> None:
     assert event["argv"] == ["false"]
 
 
+def test_buffers_of_the_machine_that_are_too_small_are_named() -> None:
+    said = "echo 'netlink receive error No buffer space available (105)' >&2; exit 1"
+    with pytest.raises(CannotHonourError, match="No buffer space") as caught:
+        runner.run(["sh", "-c", said], timeout=5)
+    assert caught.value.hint == "sysctl -w net.core.rmem_max=212992"
+
+
 def test_a_batch_is_one_command_and_its_failing_line_is_quoted(tmp_path: Path) -> None:
     runner.batch(["no-such-program"], [])
     # A program that fails as iproute2 does: its words and the line's number on standard error.

@@ -39,7 +39,7 @@ debian:
 	@bash testbed/setup/debian.sh $(DEBIAN_PACKAGES)
 
 # A virtual environment does not work from another path than it was made at.
-moved = $(if $(filter 0,$(shell test "$$(cat $(1)/.finished 2>/dev/null)" = "$(CURDIR)"; echo $$?)),,FORCE)
+moved = $(shell test "$$(cat $(1)/.finished 2>/dev/null)" = "$(CURDIR)" || echo FORCE)
 .PHONY: FORCE
 $(VENV)/.finished: setup.cfg Makefile $(call moved,$(VENV))
 	@bash testbed/setup/venv.sh $(VENV) '$(PYTHON)' \

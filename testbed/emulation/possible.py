@@ -79,12 +79,13 @@ def free_space() -> tuple[Path, int]:
     """Where testbeds keep their files, or the nearest directory above that exists, and the bytes free there.
 
     Raises:
-        CannotHonourError: nothing can be written there.
+        CannotHonourError: it is not a directory, or its file system is read-only.
     """
     directory = run_root()
     while not os.path.lexists(directory):
         directory = directory.parent
-    if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
+    # Not os.access: somebody who runs the doctor without being root would be told of a fault that is none.
+    if not directory.is_dir() or os.statvfs(directory).f_flag & os.ST_RDONLY:
         raise CannotHonourError(f"{directory} is not a directory that can be written", hint=OTHER_ROOT)
     return directory, shutil.disk_usage(directory).free
 

@@ -58,7 +58,6 @@ class Host:
         *words: str,
         environment: Mapping[str, str | None] | None = None,
         wrapper: Sequence[str] = (),
-        command: Sequence[str] = TESTBED,
     ) -> subprocess.CompletedProcess[str]:
         """Run the command `testbed` to its end.
 
@@ -66,11 +65,10 @@ class Host:
             words: verb and arguments.
             environment: what is set besides this host's own; None removes a variable.
             wrapper: a command that runs it, such as ["prlimit", "--nofile=256"].
-            command: which one to run.
         """
         changed = {**self.environment, **(environment or {})}
         return subprocess.run(
-            [*self._enter, *wrapper, *command, *words],
+            [*self._enter, *wrapper, *TESTBED, *words],
             env={key: value for key, value in changed.items() if value is not None},
             capture_output=True,
             encoding="utf-8",

@@ -35,6 +35,7 @@ SMOKE = (
     "tests/emulated/test_ssh.py",
     "tests/emulated/test_api.py",
 )
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 UNSHARE = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--propagation", "private")
 ENTER = """
 set -e
@@ -132,7 +133,7 @@ class System:
 
     def make(self) -> None:
         """Fill the directory, and show the new system the way to the packages."""
-        entry = f"deb [signed-by={keyring()}] {mirror()} {self.suite} main"
+        entry = f"deb [signed-by={KEYRING}] {mirror()} {self.suite} main"
         argv = ["mmdebstrap", "--variant=minbase", f"--include={self.include}", "--quiet"]
         argv += [f"--aptopt={line}" for line in apt_options()]
         subprocess.run([*argv, self.suite, str(self.root), entry], check=True, timeout=600)
@@ -202,7 +203,9 @@ class Booted(System):
 
     def start(self) -> None:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
-        unified = next(line.split()[1] for line in mounts if line.split()[2] == "cgroup2")
+        unified = next((line.split()[1] for line in mounts if line.split()[2] == "cgroup2"), None)
+        if unified is None:
+            sys.exit("test-fresh: systemd needs version 2 of control groups, and none is mounted here")
         self._group = Path(unified) / f"fresh-{os.getpid()}"
         self._group.mkdir()
         join = f"echo $$ > {self._group}/cgroup.procs; exec \"$@\""
@@ -261,10 +264,6 @@ def mirror() -> str:
     if found := re.search(r"^deb\s+(?:\[[^]]*\]\s+)?(\S+/debian/?)\s", text, re.MULTILINE):
         return found[1]
     sys.exit("test-fresh: no source of Debian's packages in /etc/apt")
-
-
-def keyring() -> str:
-    return "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def apt_options() -> list[str]:
